@@ -264,7 +264,7 @@ struct NextTurn {
   Account* account = nullptr;  // null: nobody
   Duration owed = 0;
 };
-// Of those that may run. Who is throttled may, too, where the GPU would stand still.
+// Of those that may run. A throttled tenant may, too, where the GPU would stand still.
 NextTurn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId but_not);
 
 // quota_turns.cc: who may run

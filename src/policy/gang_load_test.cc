@@ -57,8 +57,6 @@ TEST_F(Step, AMemberThatWasIdleWhileItsGangLoadedReturnsWhateverItsLimit) {
   EXPECT_TRUE(find<SendLock>(feed(LockRequested{2}), 2));
 }
 
-// Who is to get the lock before it allocates: members of a gang that runs, and nobody once it has left.
-
 // Two processes of one tenant, each on both GPUs, each of which grew on another: each waited for what the other's budget had beyond its
 // need, and nobody told it that somebody waits for memory, as all are of one gang (simulation, seed 1570007191).
 TEST_F(Step, AMemberGivesUpWhatItDoesNotNeedForOneThatGrowsBesideIt) {

@@ -88,7 +88,7 @@ TEST_F(Step, NothingBeginsToMoveThatHostMemoryCannotTakeInWholePieces) {
   EXPECT_EQ(find<SendEvict>(actions, 1)->bytes, shortfall);
 }
 
-// Who has the lock and grows may try it: pieces may be smaller than the largest.
+// A client that has the lock and grows may try it: pieces may be smaller than the largest.
 TEST_F(Step, GrowthIsNotRefusedForTheSizeOfAPiece) {
   join(1, 6 * kGiB, false, 6 * kGiB);
   const auto lock = find<SendLock>(join(2, 8 * kGiB, true), 2);

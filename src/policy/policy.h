@@ -89,7 +89,7 @@ struct HostMemory {
     TenantId tenant;
     Bytes used;
   };
-  std::vector<Use> uses = {};  // by tenant, where some are kept. Who is not in it uses none
+  std::vector<Use> uses = {};  // by tenant, where some are kept; a tenant that is missing uses none
 };
 // What a tenant that uses so much may have of it: the more it uses, the less. Within its share it gets as much of what is kept as it leaves
 // for the next, beyond that nothing (docs/adr/0015).

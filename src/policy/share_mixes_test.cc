@@ -99,7 +99,7 @@ TEST_P(TwentyMixes, TheChoiceIsWithinTwoPercentOfTheBestFixedWay) {
 }
 
 // The same four programs, which do something else every twelve seconds and half of that time nothing: each mix is measured, though they are
-// the same clients, and none is measured with what is known of the one before. On an H200 the last four of twenty were not.
+// the same clients, and none is measured with what is known of the one before. On an H200 some of the last of twenty were not.
 TEST(Mixes, InARowAreEachMeasured) {
   const Program small{}, often{.burst = 4, .pause = 4}, asks{.burst = 5, .pause = 200}, bursts{.burst = 3, .pause = 7};
   struct Case {
@@ -183,8 +183,8 @@ TEST(Bursts, OfOneThatComesLaterArePutApartAsWell) {
   }
 }
 
-// It meets no other's bursts again and again, so nothing is won if it waits for them. On an H200 every third request did for 5 ms, and took
-// 20.5 ms (99 of 100) for 16 together.
+// It meets no other's bursts again and again, so nothing is won if it waits for them. On an H200 every seventh request did for 5 ms, and
+// took 20.5 ms (99 of 100) for 16 together.
 TEST(Bursts, OfOthersAreNotWaitedForByRequestsThatComeSeldom) {
   const Program bursts{.burst = 3.4, .pause = 7, .varies = 4};
   for (const bool saturates : {false, true}) {
@@ -264,8 +264,8 @@ TEST(Bursts, WhoSaturatesTheGpuNowLeavesGapsNoMore) {
   }
 }
 
-// Bursts that are done end the moment in which somebody could have seen that it had the GPU all the time. On an H200 bursts waited for one
-// of small kernels that had paused once, and 1.79 was done for 1.89.
+// Bursts that are done end the moment in which somebody could have seen that it had the GPU all the time. On an H200 bursts waited 10 ms
+// for one of small kernels that had paused once, in each moment.
 TEST(Bursts, WhoPausedOnceIsNotWaitedForAfterwards) {
   for (Duration phase = 0; phase < 10 * kMs; phase += kMs / 2) {
     Machine machine([](int running) { return 1.0 * running; }, {}, 64 * kGiB, {.step = kMs / 4});

@@ -98,7 +98,11 @@ void give_up(Context& context, Gpu& gpu) {
 void put_off(Context& context, Gpu& gpu) {
   give_up(context, gpu);
   ShareTrial& trial = gpu.share_trial;
-  ++trial.spare;
+  if (trial.confirms) {
+    trial.wins = 0;  // and is no trial of those that are left
+  } else {
+    trial.spare = std::min(trial.spare + 1, kSpareMost);
+  }
   trial.looked_at = context.now;
   if (trial.chosen == SharingWay::kTurns) return;
   trial.failed = false;
@@ -148,7 +152,7 @@ bool is_to_confirm(const ShareTrial& trial, const std::vector<ClientId>& mix) {
 
 void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   ShareTrial& trial = gpu.share_trial;
-  const bool confirms = is_to_confirm(trial, mix);
+  trial.confirms = is_to_confirm(trial, mix);
   if (mix != trial.mix || trial.works_changed) trial.wins = trial.changes = 0;
   trial.mix = std::move(mix);
   trial.second = false;
@@ -156,7 +160,7 @@ void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   trial.seldom.clear();
   trial.left.clear();
   trial.failed = trial.works_changed = false;
-  if (!confirms) --trial.spare;
+  if (!trial.confirms) --trial.spare;
   ask(context, trial, true);
   let_settle(context, gpu);
 }
@@ -291,7 +295,7 @@ bool has_lost_idle_ones(const ShareTrial& trial, const std::vector<ClientId>& mi
   return std::equal(mix.begin(), mix.end(), trial.works.begin(), trial.works.end(), same);
 }
 
-// Who comes back after so long may do something else by now.
+// A client that comes back after so long may do something else by now.
 void see_mix(ShareTrial& trial, const std::optional<std::vector<ClientId>>& mix, Instant now) {
   if (mix == trial.seen) return;
   trial.seen = mix;

@@ -87,7 +87,6 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
 
 void begin_moment(const Context& context, ShareTurn& turn, Duration lasts) {
   turn.moment = {.seen_at = context.now, .began = context.now, .until = context.now + lasts};
-  turn.next_moment = context.now + kBurstsEvery;
 }
 
 // Whether several groups want the GPU, of which a client leaves gaps: then a moment may begin.
@@ -104,8 +103,9 @@ bool bursts_meet(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
   if (context.now >= turn.next_moment) {
     // Only on time: else the request of one that seldom works would begin it, each time, and wait.
-    if (context.now < turn.next_moment + kBurstsLate) begin_moment(context, turn, kBurstsApart);
+    const bool on_time = context.now < turn.next_moment + kBurstsLate;
     turn.next_moment = context.now + kBurstsEvery;
+    if (on_time) begin_moment(context, turn, kBurstsApart);
   }
   context.wake(gpu, turn.next_moment);
   return true;
@@ -224,6 +224,7 @@ Duration begin_long_moment(const Context& context, Gpu& gpu) {
       std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) { return leaves_gaps(context, entry.second); });
   if (!any || gpu.clients.size() > kBurstsMost) return 0;
   begin_moment(context, gpu.share_turn, kLongMoment);
+  gpu.share_turn.next_moment = context.now + kBurstsEvery;
   return kLongMoment;
 }
 

@@ -180,7 +180,6 @@ TEST(ShareTurns, WhoLeavesGapsRunsBesideTheOthers) {
   EXPECT_GE(world.share(bursty, 20 * kSec), 0.25) << "of the 0.3 that it wants";
 }
 
-// Four that saturate the GPU have slices of 100 ms; who gives the GPU up by itself does not wait for all of theirs, nor for one.
 // It keeps the GPU in every moment in which bursts are put apart. That one in which it was dropped did not count, but those before it did.
 TEST(ShareTurns, WhoWasDroppedInAMomentHasNotKeptTheGpuInARow) {
   World world;
@@ -209,6 +208,7 @@ TEST(ShareTurns, WhoWasDroppedInAMomentHasNotKeptTheGpuInARow) {
   EXPECT_FALSE(world.runs_beside(client));
 }
 
+// Four that saturate the GPU have slices of 100 ms; who gives the GPU up by itself does not wait for all of theirs, nor for one.
 TEST(ShareTurns, WhoGivesTheGpuUpByItselfWaitsNoLongerThanTheLatencyTarget) {
   for (const Duration target : {20 * kMs, 50 * kMs, 10 * kSec}) {
     World world;

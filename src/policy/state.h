@@ -125,6 +125,7 @@ constexpr Duration kShareSpell = 300'000'000;  // ns
 struct ShareTrial {
   enum class Phase { kNone, kSettles, kCounts, kEnds, kLooks, kHasLooked };  // the last two: of a look
   Phase phase = Phase::kNone;
+  bool confirms = false;                                                   // the first win of the other way
   bool second = false;                                                     // the spell
   Instant until = 0;                                                       // the phase
   SharingWay way = SharingWay::kTogether, chosen = SharingWay::kTogether;  // in force; when nothing is tried

@@ -331,6 +331,7 @@ TEST_F(Step, ProcessesOfATenantThatDoesNotFitTogetherHaveTheirGpusTogether) {
   EXPECT_EQ(view(*state, now)[1].clients.at(0).gang_gpus, 2U);
 }
 
+// The clients that get the lock before they allocate: members of a gang that runs, and nobody once it has left.
 TEST_F(Step, MembersHearWhetherTheirGangRuns) {
   feed(GpuAppeared{1, 16 * kGiB});
   feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
