@@ -60,6 +60,9 @@ def states_of(config):
     )}
 
 
+WAITS = {"cuStreamSynchronize", "cuCtxSynchronize"}  # of which a driver was seen to crash in one natively, in the other not
+
+
 class CrashSite:
     """The driver's functions on the stack of a crash (crash_report.cc), from the one that crashed to the one that was called."""
 
@@ -74,17 +77,17 @@ class CrashSite:
             self.ended = True
 
     def same(self, other):
-        """The same calls, or two that wait for all work, as the driver walks the same lists for both; the last one crashed within the same few
+        """The same calls, or one that waits for a stream and one that waits for a context; the last function crashed within the same few
         instructions."""
         if not self.frames or not other.frames:
             return False
-        if self.frames[1:] != other.frames[1:] and not (self.waits() and other.waits()):
+        if self.frames[1:] != other.frames[1:] and {self.called(), other.called()} != WAITS:
             return False
         tops = [frame.rpartition("+") for frame in (self.frames[0], other.frames[0])]
         return tops[0][0] == tops[1][0] and abs(int(tops[0][2], 16) - int(tops[1][2], 16)) <= 64
 
-    def waits(self):
-        return "Synchronize" in self.frames[-1]
+    def called(self):
+        return self.frames[-1].partition("+")[0].removesuffix("_ptsz")
 
 
 class Outcome:

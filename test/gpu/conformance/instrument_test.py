@@ -58,10 +58,12 @@ class WhatDiffers(unittest.TestCase):
         native = crashed(3, "0x2eb7d4", "+0xf53352", "cuStreamSynchronize+0x20")
         self.assertEqual(crashed(9, "0x2eb7df", "+0xf53352", "cuStreamSynchronize+0x20").crashed_as(native), {9})
         self.assertEqual(crashed(9, "0x2eb9df", "+0xf53352", "cuStreamSynchronize+0x20").crashed_as(native), set(), "another function")
+        self.assertEqual(crashed(9, "0x2eb7d4", "+0xf53353", "cuStreamSynchronize+0x20").crashed_as(native), set(), "another way there")
         self.assertEqual(crashed(9, "0x2eb7d4", "+0xf53352", "cuStreamSynchronize+0x20").crashed_as(instrument.Outcome()), set(), "not natively")
         self.assertEqual(crashed(9, "0x2eb7d4", "+0x25d9e2", "cuCtxSynchronize+0x20").crashed_as(native), {9}, "waits as well")
         self.assertEqual(crashed(9, "0x2eb9d4", "+0x25d9e2", "cuCtxSynchronize+0x20").crashed_as(native), set(), "another function that waits")
         self.assertEqual(crashed(9, "0x2eb7d4", "+0x25d9e2", "cuMemFree_v2+0x20").crashed_as(native), set(), "does not wait")
+        self.assertEqual(crashed(9, "0x2eb7d4", "+0x25d9e2", "cuEventSynchronize+0x20").crashed_as(native), set(), "waits for less")
 
     def test_the_stack_of_a_crash_is_read_from_what_the_program_prints(self):
         plans = [["cuCtxGetDevice oi"], ["cuCtxGetDevice oi", "cuCtxGetDevice i:8"]]  # nothing is at address 8
