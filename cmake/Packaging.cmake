@@ -36,7 +36,7 @@ install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/command-pages.py
   \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX} COMMAND_ERROR_IS_FATAL ANY)" COMPONENT nvshare)
 
 set(CPACK_COMPONENTS_ALL nvshare)
-if(TARGET nvshare-device-plugin)
+if(TARGET nvshare-device-plugin AND NOT NVSHARE_PORTABLE)  # with the gRPC of this distribution
   install(TARGETS nvshare-device-plugin nvshare-dra-driver RUNTIME DESTINATION bin COMPONENT nvshare-kubernetes)
   install(FILES deploy/nvshare.yaml docs/kubernetes.md docs/kubernetes-dra.md DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes)
   install(DIRECTORY deploy/examples deploy/helm DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes PATTERN files EXCLUDE)
