@@ -312,6 +312,29 @@ int set_pools() {
 }
 const bool kSetPools = add_role("set_pools", set_pools);
 
+// A kernel of one GPU's module in a stream of the other.
+int launch_elsewhere() {
+  CUcontext contexts[2] = {};
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  CUstream streams[2] = {};
+  if (cuInit(0) != CUDA_SUCCESS) return 1;
+  for (int i = 1; i >= 0; --i) {
+    if (cuCtxCreate_v2(&contexts[i], 0, i) != CUDA_SUCCESS || cuStreamCreate(&streams[i], 1) != CUDA_SUCCESS) return 2;
+  }
+  if (cuModuleLoadData(&module, "") != CUDA_SUCCESS || cuModuleGetFunction(&function, module, "sim_noop") != CUDA_SUCCESS) return 3;
+  const auto launched = [&](CUstream stream) { return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr); };
+  return launched(streams[0]) == CUDA_SUCCESS && launched(streams[1]) == CUDA_ERROR_INVALID_HANDLE ? 0 : 4;
+}
+const bool kLaunchElsewhere = add_role("launch_elsewhere", launch_elsewhere);
+
+TEST_F(Ipc, AnotherDevicesStreamTakesNoKernel) {
+  const std::string state = std::string(std::getenv("SIMGPU_STATE")) + "-elsewhere";
+  Other other("launch_elsewhere", {"SIMGPU_COUNT=2", "SIMGPU_STATE=" + state});
+  EXPECT_EQ(0, other.wait());
+  unlink(state.c_str());
+}
+
 TEST_F(Ipc, AnotherDevicesPoolIsNotSet) {
   const std::string state = std::string(std::getenv("SIMGPU_STATE")) + "-pools";
   Other other("set_pools", {"SIMGPU_COUNT=2", "SIMGPU_STATE=" + state});

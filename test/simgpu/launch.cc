@@ -19,15 +19,24 @@ constexpr uint64_t kPieceWords = 512 * 1024;
 // Behind CUmodule and CUlibrary. Never deleted.
 struct Module {
   std::atomic<bool> alive{true};
+  std::atomic<int> device{kAnyDevice};  // a module's; a library has none
 };
 
+// Those of no device first.
 std::span<Function> functions() {
   static std::vector<Function>* const kFunctions = [] {
     auto* all = new std::vector<Function>;
-    for (const KernelDefinition& kernel : kernels()) all->push_back({&kernel});
+    for (int device = kAnyDevice; device < kMaxDevices; ++device) {
+      for (const KernelDefinition& kernel : kernels()) all->push_back({&kernel, device});
+    }
     return all;
   }();
   return *kFunctions;
+}
+
+Function& function_of(const KernelDefinition& kernel, int device) {
+  const size_t count = kernels().size();
+  return functions()[static_cast<size_t>(device - kAnyDevice) * count + static_cast<size_t>(&kernel - kernels().data())];
 }
 
 Function* to_function(const void* handle) {
@@ -42,7 +51,9 @@ CUresult load(CUmodule* out, const void* image) {
   if (const CUresult result = enter(&context)) return result;
   if (out == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!charge_context(*context, config().lazy_modules ? 0 : config().module_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  *out = reinterpret_cast<CUmodule>(Kept<Module>::make());
+  Module* module = Kept<Module>::make();
+  module->device.store(context->device);
+  *out = reinterpret_cast<CUmodule>(module);
   return CUDA_SUCCESS;
 }
 
@@ -63,7 +74,7 @@ CUresult find(Handle* out, void* module, const char* name) {
   if (!static_cast<Module*>(module)->alive.load()) return CUDA_ERROR_INVALID_HANDLE;
   Function* function = find_function(name);
   if (function == nullptr) return CUDA_ERROR_NOT_FOUND;
-  *out = reinterpret_cast<Handle>(function);
+  *out = reinterpret_cast<Handle>(&function_of(*function->kernel, static_cast<Module*>(module)->device.load()));
   return CUDA_SUCCESS;
 }
 
@@ -113,6 +124,8 @@ CUresult launch(CUfunction handle, CUstream stream_handle, Default null_means, v
   if (const CUresult result = find_stream(stream_handle, null_means, &stream)) return result;
   const Function* function = to_function(handle);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  // As documented: a launch fails in a stream of another device. Not measured (test/gpu/conformance/open).
+  if (function->device != kAnyDevice && function->device != stream->context->device) return CUDA_ERROR_INVALID_HANDLE;
   WorkPtr work = make_kernel(*function, parameters, extra, stream->context);
   if (!work) return CUDA_ERROR_INVALID_VALUE;
   if (!ready_to_launch(*stream)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -245,8 +258,9 @@ SIM_API CUresult cuLibraryGetModule(CUmodule* out, CUlibrary library) {
 SIM_API CUresult cuKernelGetFunction(CUfunction* out, CUkernel kernel) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
-  if (to_function(kernel) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *out = reinterpret_cast<CUfunction>(kernel);
+  const Function* function = to_function(kernel);
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  *out = reinterpret_cast<CUfunction>(&function_of(*function->kernel, context->device));
   return CUDA_SUCCESS;
 }
 SIM_API CUresult cuKernelGetName(const char** out, CUkernel kernel) { return name_of_function(out, kernel); }

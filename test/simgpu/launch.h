@@ -8,9 +8,12 @@
 
 namespace simgpu {
 
-// Behind CUfunction and CUkernel: one for each kernel, the same in all modules.
+inline constexpr int kAnyDevice = -1;
+
+// Behind CUfunction and CUkernel: one for each kernel and device, the same in all modules that were loaded there.
 struct Function {
   const KernelDefinition* kernel;
+  int device;  // of the context that its module was loaded into
 };
 
 // Null: no such kernel.
