@@ -112,6 +112,20 @@ TEST_F(Ipc, TwoProgramsOfOneUserThatNobodyGroupedMayOpenEachOthersMemory) {
   EXPECT_FALSE(stage_.scheduler().logged("refused"));
 }
 
+TEST(IpcOnTwoGpus, TheImportersOtherGpuCopiesIt) {
+  StageOptions options;
+  options.gpu = {{"SIMGPU_COUNT", "2"}};
+  Stage stage(options);
+  stage.start_scheduler();
+  const std::string file = stage.directory() + "/handed";
+  Child& from = stage.start("exporter", {"ipc-export", "--file", file, "--hand", "8M", "--hold", "8M"});
+  Child& to = stage.start("importer", {"ipc-import", "--file", file, "--gpus", "2", "--hold", "8M"});
+  stage.expect_success(to);
+  ASSERT_TRUE(to.logged("copied by another GPU"));
+  stage.expect_success(from);
+  stage.expect_gpu_unharmed();
+}
+
 // Without and with a capture under way when the importer closes: the program's own, so that nothing may wait for its end.
 class IpcClosing : public Ipc, public testing::WithParamInterface<bool> {};
 

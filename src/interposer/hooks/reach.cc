@@ -129,10 +129,10 @@ bool need_no_context(const Addresses& named) {
 bool names_several_gpus(const Addresses& named) {
   const uint32_t gpus = process().active() ? process().contexts.gpus() : 0;
   if ((gpus & (gpus - 1)) == 0) return false;
-  for (const CUdeviceptr address : named) {
-    if (context_of(address) != nullptr) return true;
-  }
-  return false;
+  AllocationRange range;
+  int ordinal = -1;
+  return std::any_of(named.begin(), named.end(),
+                     [&](CUdeviceptr address) { return context_of(address) != nullptr || process().ipc.find(address, &range, &ordinal); });
 }
 
 bool reach_each_other(const Addresses& named) {
@@ -142,7 +142,11 @@ bool reach_each_other(const Addresses& named) {
   for (const CUdeviceptr address : named) {
     AllocationRange range;
     Device* owner = process().owner(address, &range);
-    if (owner == nullptr || pools().placed_at(range.base).pool != nullptr) continue;
+    if (owner == nullptr) {
+      opened = process().ipc.open_to(address, gpus) || opened;
+      continue;
+    }
+    if (pools().placed_at(range.base).pool != nullptr) continue;
     opened = owner->memory().backing.open_to(address, gpus) || opened;
   }
   if (opened) opened_to_others.store(true, std::memory_order_relaxed);
@@ -161,6 +165,14 @@ bool fill_lacks_access(CUdeviceptr address, CUstream stream) {
   ordinal = -1;
   if (real_driver().cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal < 0) return false;
   return (process().peers.accessors(owner->ordinal()) >> ordinal & 1) == 0;
+}
+
+bool opened_by_a_copy(CUdeviceptr address, CUstream stream) {
+  const uint32_t gpus = process().active() ? process().ipc.opened_to(address) : 0;
+  if (gpus == 0) return false;
+  AtStream at(stream);
+  int ordinal = -1;
+  return real_driver().cuCtxGetDevice(&ordinal) == CUDA_SUCCESS && ordinal >= 0 && (gpus >> ordinal & 1) != 0;
 }
 
 bool copy_by_peers(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread, CUresult* result) {

@@ -3,7 +3,8 @@
 // has done nothing (measured). Then the memory that it names is opened to the process's other GPUs, for good, and the call is made again.
 // Where GPUs cannot reach each other, a copy outside of captures goes through the peer variant, which the driver stages.
 //
-// Memory of pools and the program's own virtual memory is refused natively, too, and stays as it is.
+// So is memory that another process handed over by IPC. Memory of pools and the program's own virtual memory is refused natively, too, and
+// stays as it is.
 #pragma once
 
 #include <atomic>
@@ -77,7 +78,7 @@ Addresses named_by(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, Rest...) {
 // ---- what is done about it ----
 // We look after this process's memory.
 bool governs();
-// The program uses several GPUs, and some of the addresses are plain memory of ours.
+// The program uses several GPUs, and some of the addresses are plain memory of ours or imported.
 bool names_several_gpus(const Addresses& named);
 // Opens what is ours among them to the GPUs of this process; true: something was not open, so that the call may be made again.
 bool reach_each_other(const Addresses& named);
@@ -88,6 +89,8 @@ inline constinit std::atomic<bool> opened_to_others{false};
 // not enabled); and of memory that was opened by IPC, which only the context has that opened it (measured: 1 from any other, where copies
 // are made).
 bool fill_lacks_access(CUdeviceptr address, CUstream stream);
+// It is imported, and the stream's GPU has access by a copy alone.
+bool opened_by_a_copy(CUdeviceptr address, CUstream stream);
 
 // The current context's GPU may use an allocation of that GPU: its own, and of others what peer access opens, or for memory of a pool what
 // that pool's access does (measured). True where no context is current.

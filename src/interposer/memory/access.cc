@@ -23,4 +23,14 @@ CUresult grant_access(CUdeviceptr address, size_t bytes, uint32_t accessors, uin
   return real_driver().cuMemSetAccess(address, bytes, descriptions, count);
 }
 
+uint32_t reachable(uint32_t gpus, int other) {
+  for (int ordinal = 0; ordinal < 32; ++ordinal) {
+    int can = 0;
+    if ((gpus >> ordinal & 1) == 0) continue;
+    const CUresult asked = real_driver().cuDeviceCanAccessPeer(&can, ordinal, other);
+    if (asked != cuda::CUDA_SUCCESS || can == 0) gpus &= ~(1u << ordinal);
+  }
+  return gpus;
+}
+
 }  // namespace nvshare::interposer

@@ -12,4 +12,7 @@ namespace nvshare::interposer {
 // among them.
 cuda::CUresult grant_access(cuda::CUdeviceptr address, size_t bytes, uint32_t accessors, uint32_t before);
 
+// Those of `gpus` (bits) that can reach another GPU's memory.
+uint32_t reachable(uint32_t gpus, int other);
+
 }  // namespace nvshare::interposer

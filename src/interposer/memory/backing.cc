@@ -186,13 +186,7 @@ void Backing::follow(const Blocks&, Block& block) {
 }
 
 bool Backing::open_to(CUdeviceptr address, uint32_t gpus) {
-  gpus &= ~(1u << device_.ordinal());
-  for (int ordinal = 0; ordinal < 32; ++ordinal) {
-    int can = 0;
-    if ((gpus >> ordinal & 1) == 0) continue;
-    const CUresult asked = real_driver().cuDeviceCanAccessPeer(&can, ordinal, device_.ordinal());
-    if (asked != cuda::CUDA_SUCCESS || can == 0) gpus &= ~(1u << ordinal);
-  }
+  gpus = reachable(gpus & ~(1u << device_.ordinal()), device_.ordinal());
   Lock lock(blocks_.mutex);
   Block* block = blocks_.lookup(address);
   if (block == nullptr || block->kind != BlockKind::kVmm || block->cached || (gpus & ~accessors_of(*block)) == 0) return false;

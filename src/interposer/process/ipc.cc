@@ -120,9 +120,9 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   if (known == nullptr) {
     opening_ = true;
     *result = fetch(*device, token);
-    Import fresh{token, device,         pending_.request,     context, device->ordinal(),  0,
-                 0,     pending_.bytes, pending_.chunk_bytes, 0,       pending_.inherited, 0,
-                 {}};
+    Import fresh{
+        token, device, pending_.request, context, device->ordinal(), 0, 0, pending_.bytes, pending_.chunk_bytes, 0, pending_.inherited, 0,
+        0,     {}};
     std::vector<cuda::CUmemGenericAllocationHandle> handles = std::move(pending_.handles);
     const bool arrived = *result == cuda::CUDA_SUCCESS;
     if (arrived && (token.offset > fresh.bytes || token.bytes > fresh.bytes - token.offset)) *result = cuda::CUDA_ERROR_INVALID_HANDLE;
@@ -246,7 +246,7 @@ CUresult Ipc::map(Import* import, const std::vector<cuda::CUmemGenericAllocation
 }
 
 CUresult Ipc::set_access(Import& import, uint32_t accessors) {
-  accessors |= 1u << import.user;
+  accessors |= 1u << import.user | import.opened_to;
   CUresult result = grant_access(import.base, import.bytes, accessors, import.accessors);
   if (result == cuda::CUDA_SUCCESS) import.accessors = accessors;
   return result;
@@ -382,6 +382,23 @@ void Ipc::set_accessors(int ordinal, uint32_t accessors) {
   for (Import& import : imports_) {
     if (import.ordinal == ordinal) set_access(import, accessors);
   }
+}
+
+bool Ipc::open_to(CUdeviceptr address, uint32_t gpus) {
+  Lock lock(mutex_);
+  Import* import = find_import(address);
+  if (import == nullptr) return false;
+  gpus = reachable(gpus, import->ordinal) & ~import->accessors;
+  if (gpus == 0) return false;
+  if (set_access(*import, import->accessors | gpus) != cuda::CUDA_SUCCESS) return false;
+  import->opened_to |= gpus;
+  return true;
+}
+
+uint32_t Ipc::opened_to(CUdeviceptr address) {
+  Lock lock(mutex_);
+  const Import* import = find_import(address);
+  return import != nullptr ? import->opened_to & ~(process().peers.accessors(import->ordinal) | 1u << import->user) : 0;
 }
 
 void Ipc::reset_after_fork() {

@@ -55,6 +55,11 @@ class Ipc {
   void context_gone(cuda::CUcontext context);
   // GPUs (bits) that may use that GPU's memory from now on.
   void set_accessors(int ordinal, uint32_t accessors);
+  // Opens the import that `address` lies in to those GPUs (bits) as well, as far as they can reach it, until it is closed; true: to one
+  // more.
+  bool open_to(cuda::CUdeviceptr address, uint32_t gpus);
+  // To which the import that `address` lies in is open by that alone.
+  uint32_t opened_to(cuda::CUdeviceptr address);
 
   // From the sockets' threads. ----
   void on_export_wanted(Device& device, const protocol::ExportWanted& message);
@@ -78,6 +83,7 @@ class Ipc {
     uint32_t references;  // of all slices
     bool inherited;
     uint32_t accessors;  // GPUs that may use the mapping
+    uint32_t opened_to;  // of them: to which a copy opened it
     struct Slice {       // an allocation in it that was opened
       uint64_t id;       // of the opening: no other of this process has it
       uint64_t offset;

@@ -44,6 +44,8 @@ using namespace nvshare::cuda;
   CALL(cuMemcpyHtoDAsync_v2) \
   CALL(cuMemcpyDtoHAsync_v2) \
   CALL(cuMemcpyDtoDAsync_v2) \
+  CALL(cuMemcpyDtoD_v2) \
+  CALL(cuStreamWriteValue32_v2) \
   CALL(cuMemcpyHtoD_v2) \
   CALL(cuMemcpyDtoH_v2) \
   CALL(cuMemsetD8Async) \

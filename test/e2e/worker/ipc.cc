@@ -99,6 +99,29 @@ struct Imported {
            "opening memory in another context");
     check(cuda().cuCtxDestroy_v2(other), "cuCtxDestroy");  // the one before is current again
   }
+  // On two stand-in GPUs: the importer's other GPU copies it like plain memory, and does not fill it.
+  void copy_from_another_gpu() {
+    CUcontext own = nullptr;
+    CUcontext other = nullptr;
+    check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+    check(cuda().cuDevicePrimaryCtxRetain(&own, 0), "cuDevicePrimaryCtxRetain");
+    check(cuda().cuDevicePrimaryCtxRetain(&other, 1), "cuDevicePrimaryCtxRetain");
+    check(cuda().cuCtxSetCurrent(other), "cuCtxSetCurrent");
+    CUdeviceptr plain = 0;
+    const size_t bytes = expected.size() * 8;
+    check(cuda().cuMemAlloc_v2(&plain, bytes), "cuMemAlloc");
+    check(cuda().cuMemcpyDtoD_v2(plain, address, bytes), "copying imported memory to another GPU");
+    std::vector<uint64_t> got(expected.size());
+    check(cuda().cuMemcpyDtoH_v2(got.data(), plain, bytes), "cuMemcpyDtoH");
+    if (got != expected) fail(kExitWrongBytes, "%zu bytes of imported memory did not arrive", bytes);
+    model_mix(expected.data(), expected.size(), 0);
+    check(cuda().cuMemcpyHtoD_v2(address, expected.data(), bytes), "copying to imported memory by another GPU");
+    expect(cuda().cuMemsetD8Async(address, 1, 64, nullptr), CUDA_ERROR_INVALID_VALUE, "filling imported memory by another GPU");
+    expect(cuda().cuStreamWriteValue32_v2(nullptr, address, 1, 0), CUDA_ERROR_INVALID_VALUE,
+           "a value written to imported memory by another GPU");
+    check(cuda().cuMemFree_v2(plain), "cuMemFree");
+    check(cuda().cuCtxSetCurrent(own), "cuCtxSetCurrent");
+  }
   void verify() const {
     std::vector<uint64_t> got(expected.size());
     check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
@@ -152,7 +175,8 @@ void run_ipc_export(const Options& options) {
 }
 
 // Opens them, works on them and on memory of its own for --steps rounds. With --go it then stands still once with the memory open, and
-// once with it closed. With --in-capture it closes the memory while its own stream captures.
+// once with it closed. With --in-capture it closes the memory while its own stream captures. With --gpus 2 it is copied by GPU 1, and no
+// more.
 void run_ipc_import(const Options& options) {
   retain_primary();
   Workplace place = workplace();
@@ -173,6 +197,14 @@ void run_ipc_import(const Options& options) {
   }
   say("opened");
   const uint64_t steps = options.number("steps", 100);
+  if (options.number("gpus", 1) > 1) {
+    for (auto& memory : opened) memory->copy_from_another_gpu();
+    for (auto& memory : opened) memory->verify();
+    say("copied by another GPU");
+    const uint64_t once = 1;
+    write_file(options.text("file", "") + ".done", &once, sizeof once);
+    return;
+  }
   for (uint64_t round = 0; round < steps; ++round) {
     for (auto& memory : opened) memory->mix(place, round);
     ballast.mix(round);
