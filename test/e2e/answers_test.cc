@@ -190,6 +190,13 @@ TEST_F(Answers, MemoryThatIsFreedAgainHarmsNoOther) {
   expect_same_unshared({"freed_beside"});
 }
 
+TEST_F(Answers, MemoryThatWasFreedInStreamOrderIsNotThere) {
+  expect_same_alone({"freed_in_order"});
+  expect_same_by("managed", {"freed_in_order"});
+  expect_same_by("none", {"freed_in_order"});
+  expect_same_unshared({"freed_in_order"});
+}
+
 // Pools of these backends have their memory from the context, and what went with it was taken for theirs afterwards.
 TEST_F(Answers, WhatLiesWhereMemoryOfAPoolWasIsPlain) {
   expect_same_by("managed", {"plain_after_pools"});

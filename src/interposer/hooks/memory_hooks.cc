@@ -345,8 +345,8 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   AllocationRange range;
   int ordinal = -1;
   bool within = false;
-  const Device* owner = process().active() ? process().owner(address, &range, &within) : nullptr;
-  if (owner != nullptr && range.gone) {
+  Device* owner = process().active() ? process().owner(address, &range, &within) : nullptr;
+  if (owner != nullptr && owner->memory().allocations.is_over(range)) {
     owner = nullptr;
     within = true;
   }

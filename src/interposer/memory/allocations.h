@@ -42,6 +42,8 @@ class Allocations {
   // once the GPU has passed the free.
   cuda::CUresult allocate_async(cuda::CUdeviceptr* address, size_t bytes, cuda::CUstream stream, bool per_thread, cuda::CUcontext context);
   bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUcontext context, cuda::CUresult* result);
+  // What begins there was freed: in stream order, and the GPU has passed that, or during a capture. The program has it no more.
+  bool is_over(const AllocationRange& range);
   // It is about to be destroyed, and its handle may name another stream soon.
   void stream_leaves(cuda::CUstream stream);
 

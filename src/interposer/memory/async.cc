@@ -147,6 +147,17 @@ bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thre
   return true;
 }
 
+bool Allocations::is_over(const AllocationRange& range) {
+  if (!range.freed || range.gone) return range.gone;
+  CapturesHeldOff held_off(process().captures);
+  if (!held_off) return false;
+  Lock lock(blocks_.mutex);
+  const auto pending =
+      std::find_if(async_frees_.begin(), async_frees_.end(), [&](const AsyncFree& each) { return each.address == range.base; });
+  if (pending == async_frees_.end()) return true;  // it has been given back meanwhile
+  return pending->event != nullptr && real_driver().cuEventQuery(pending->event) == cuda::CUDA_SUCCESS;
+}
+
 void Allocations::collect_done() {
   {
     Lock lock(blocks_.mutex);

@@ -61,6 +61,7 @@ bool Blocks::find(CUdeviceptr address, AllocationRange* range, bool* within) {
   const AllocationNotes& notes = notes_of(*block, address);
   range->id = notes.id;
   range->sync_memops = notes.sync_memops;
+  range->freed = notes.freed;
   range->gone = notes.gone;
   return true;
 }

@@ -21,7 +21,8 @@ struct AllocationRange {
   cuda::CUcontext context;
   uint64_t id;  // of the allocation, unique over the process's time
   bool sync_memops;
-  bool gone;  // AllocationNotes::gone
+  bool freed;  // AllocationNotes::freed
+  bool gone;   // AllocationNotes::gone
 };
 
 class Blocks {

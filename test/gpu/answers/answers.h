@@ -125,6 +125,7 @@ void pointers();
 void stream_ordered();
 void freed_twice();
 void freed_beside();
+void freed_in_order();
 void refusals();
 void array_copies();
 void for_managed_memory();

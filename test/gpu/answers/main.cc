@@ -29,6 +29,7 @@ constexpr Sequence kSequences[] = {
     {"stream_ordered", 1, stream_ordered},
     {"freed_twice", 0, freed_twice},
     {"freed_beside", 1, freed_beside},
+    {"freed_in_order", 1, freed_in_order},
     {"textures", 1, textures},
     {"hand_graphs", 1, hand_graphs},
     {"hand_graphs_updated", 1, hand_graphs_updated},

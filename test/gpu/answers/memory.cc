@@ -6,6 +6,8 @@
 namespace answers {
 namespace {
 
+constexpr int kMemoryType = 2;  // of cuPointerGetAttribute
+
 struct Plain {
   std::string kind;
   Address address;
@@ -119,7 +121,7 @@ void pointers() {
   use(0);
   std::vector<Plain> all = one_of_each();
   settle();
-  constexpr int kContext = 1, kMemoryType = 2, kTokens = 5, kSyncMemops = 6, kBufferId = 7;
+  constexpr int kContext = 1, kTokens = 5, kSyncMemops = 6, kBufferId = 7;
   const auto id_of = [](Address address) {
     unsigned long long id = 0;
     return call("cuPointerGetAttribute", static_cast<void*>(&id), kBufferId, address) == 0 ? id : 0;
@@ -244,6 +246,33 @@ void stream_ordered() {
     const Address other = plain(bytes);
     say_result("plain memory, in order", call("cuMemFreeAsync", other, stream));
     must("cuStreamSynchronize", stream);
+  }
+}
+
+// What was freed in stream order, and its stream was waited for, is not there.
+void freed_in_order() {
+  use(0);
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  for (const size_t bytes : {size_t{1000}, size_t{6 * kMiB}}) {
+    for (const bool in_order : {false, true}) {
+      Address address = 0;
+      if (in_order) {
+        must("cuMemAllocAsync", &address, bytes, stream);
+      } else {
+        address = plain(bytes);
+      }
+      must("cuMemsetD8Async", address, static_cast<unsigned char>(1), bytes, stream);
+      must("cuMemFreeAsync", address, stream);
+      must("cuStreamSynchronize", stream);
+      unsigned type = 77;
+      say_result("memory type", call("cuPointerGetAttribute", static_cast<void*>(&type), kMemoryType, address));
+      Address base = 0;
+      size_t found = 0;
+      say_result("range", call("cuMemGetAddressRange_v2", &base, &found, address));
+      say_result("free", call("cuMemFree_v2", address));
+      say_result("range", call("cuMemGetAddressRange_v2", &base, &found, address));
+    }
   }
 }
 
