@@ -444,8 +444,10 @@ bool Runner::resolve_out(const Arg& arg, Made& made, uint64_t& value) {
     }
   }
   if (arg.kind == Kind::kNew) {
-    // A reservation may lie where memory was that went with its context: what is asked of that memory would be told of it.
-    if (arg.letter == 'r' && context_gone_) {
+    // A reservation may lie where memory was that went with its context: what is asked of that memory would be told of it. So may memory
+    // that another context makes.
+    const bool another = devices_ > 1 || current_context() > 1;
+    if (context_gone_ && (arg.letter == 'r' || (arg.letter == 'm' && another))) {
       return false;
     }
     // A slot that is in use would lose its object.

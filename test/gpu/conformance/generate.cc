@@ -454,7 +454,49 @@ class Maker : public Arguments {
       attached_ = attach_and_detach();
       return attached_;
     }
+    if ((groups_ & kAsync) != 0 && wrong_percent_ > 0 && random_.chance(1)) {
+      return free_in_stream_order();
+    }
     return (groups_ & kCapture) != 0 && wrong_percent_ > 0 && random_.chance(2) && free_in_a_capture();
+  }
+
+  // Freed in stream order, waited for, and named once more: as an H200 was asked (1, and 500 of its range).
+  bool free_in_stream_order() {
+    const int memory = free_slot();
+    const int known = pick_object('s', {}, false);
+    const int stream = known >= 0 ? known : free_object('s', 0);
+    if (capturing_ >= 0 || memory < 0 || stream < 0 || !may_make("cuMemFree_v2") || is_in(settings_.without, op_of("cuMemFreeAsync"))) {
+      return false;
+    }
+    const Arg ordered = object_arg(Kind::kHandle, 's', stream);
+    const int64_t size = random_.chance(50) ? some_size() : (1 << 20) + random_.below(5 << 20);
+    const bool plain = random_.chance(50);
+    if (known < 0) {
+      put("cuStreamCreate", {object_arg(Kind::kNew, 's', stream), number_of(1)});
+    }
+    if (plain) {
+      put("cuMemAlloc_v2", {new_memory_of(kMemPlain, memory, size), number_of(size)});
+    } else {
+      put("cuMemAllocAsync", {new_memory_of(kMemAsync, memory, size), number_of(size), ordered});
+    }
+    if (random_.chance(50)) {
+      put("cuMemsetD8Async", {arg_of(Kind::kDst, {memory, 0, 1, size}), number_of(random_.below(256)), number_of(size), ordered});
+    }
+    put("cuMemFreeAsync", {object_arg(Kind::kGone, 'm', memory), ordered});
+    put("cuStreamSynchronize", {ordered});
+    const Arg whole = arg_of(Kind::kFreed, {memory, 0, 1});
+    const int64_t times = 1 + random_.below(3);
+    for (int64_t i = 0; i < times; ++i) {
+      const int64_t die = random_.below(4);
+      if (die < 2) {
+        put("cuMemFree_v2", {whole});
+      } else if (die == 2) {
+        put("cuMemGetAddressRange_v2", {arg_of(Kind::kOutPointer), arg_of(Kind::kOutWord), whole});
+      } else {
+        put("cuPointerGetAttribute", {arg_of(Kind::kOutAttribute, {2}), number_of(2), whole});
+      }
+    }
+    return true;
   }
 
   int free_object(char letter, int first) {

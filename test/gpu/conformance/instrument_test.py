@@ -23,20 +23,20 @@ from checks import conformance  # noqa: E402
 from checks import conformance_instrument as instrument  # noqa: E402
 
 
-def said_of(*plans, verbose=True):
+def said_of(*plans, verbose=True, gpus=1):
     """What the program prints for these plans, which one process makes one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan")
         with open(path, "w") as file:
             file.write("".join("= \n" + "".join(call + "\n" for call in calls) for calls in plans))
-        environment = dict(os.environ, LD_LIBRARY_PATH=SIMGPU, SIMGPU_STATE=os.path.join(folder, "state"), SIMGPU_TIME_SCALE="0")
-        said = subprocess.run([PROGRAM, "--plan", path, *["--verbose"] * verbose], env=environment, capture_output=True, text=True, timeout=60, check=True)
+        environment = dict(os.environ, LD_LIBRARY_PATH=SIMGPU, SIMGPU_STATE=os.path.join(folder, "state"), SIMGPU_TIME_SCALE="0", SIMGPU_COUNT=str(gpus))
+        said = subprocess.run([PROGRAM, "--plan", path, "--devices", str(gpus), *["--verbose"] * verbose], env=environment, capture_output=True, text=True, timeout=60, check=True)
     return said.stdout.splitlines()
 
 
-def lines_of(*calls):
+def lines_of(*calls, gpus=1):
     """What comes back for a plan of these calls."""
-    return [line[2:] for line in said_of(calls) if line.startswith("L ")]
+    return [line[2:] for line in said_of(calls, gpus=gpus) if line.startswith("L ")]
 
 
 def checked(lines):
@@ -220,6 +220,10 @@ class WhatSequencesLeave(unittest.TestCase):
             lines = lines_of("cuMemAlloc_v2 +m:0:0:64 i:64", end, *calls)
             self.assertEqual([line.split()[1] for line in lines[1:4]], ["0", "-", "-"])
 
+    def test_no_memory_is_made_where_a_primary_context_s_was(self):
+        lines = lines_of("cuMemAlloc_v2 +m:0:0:4096 i:4096", "cuCtxSetCurrent c:1", "cuDevicePrimaryCtxRelease i:0", "cuMemAlloc_v2 +m:1:0:4096 i:4096", gpus=2)
+        self.assertEqual([line.split()[1] for line in lines[:4]], ["0", "0", "0", "-"])
+
     def test_a_sequence_finds_its_process_as_it_began(self):
         """Else two runs differ in which a driver crashed at different sequences."""
         said = said_of(["cuCtxGetFlags oi"], ["cuCtxSetFlags i:1"], ["cuCtxGetFlags oi"], ["cuDevicePrimaryCtxReset i:0"],
@@ -255,6 +259,8 @@ class Plans(unittest.TestCase):
     def test_what_shows_the_known_defects_is_done(self):
         listed = subprocess.run([PROGRAM, "--list", "--count", "1500"], capture_output=True, text=True, timeout=60, check=True).stdout
         for call in (r"cuMemFree_v2 -m:(\d+)\ncuMemFree_v2 freed:\1:0", r"i:2\ncuMemFree_v2 -m:(\d+)\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0", r"cuMemExportToShareableHandle \+h:\d:0 partner:16:",
+                     r"cuMemAlloc_v2 \+m:(\d+):0.*\n(.*\n)?cuMemFreeAsync -m:\1 s:(\d)\ncuStreamSynchronize s:\3\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0:1",
+                     r"cuMemAllocAsync \+m:(\d+):2.*\n(.*\n)?cuMemFreeAsync -m:\1 s:(\d)\ncuStreamSynchronize s:\3\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0:1",
                      r"cuCtxDetach c:([23])\ncuMemsetD8_v2 .*\ncuCtxSynchronize\ncuCtxDetach c:\1\ncuCtxSetCurrent c:0\n.* lost:"):
             self.assertGreaterEqual(len(re.findall(call, listed)), 5, call)
 
