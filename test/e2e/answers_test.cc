@@ -190,6 +190,11 @@ TEST_F(Answers, MemoryThatIsFreedAgainHarmsNoOther) {
   expect_same_unshared({"freed_beside"});
 }
 
+TEST_F(Answers, MemoryThatIsMappedWithoutAccess) {
+  expect_same_alone({"mapped_without_access"});
+  expect_same_unshared({"mapped_without_access"});
+}
+
 TEST_F(Answers, MemoryThatWasFreedInStreamOrderIsNotThere) {
   expect_same_alone({"freed_in_order"});
   expect_same_by("managed", {"freed_in_order"});
@@ -326,7 +331,10 @@ TEST_F(Answers, PoolsThatAreOpenedToAnotherGpu) {
 }
 TEST_F(Answers, PoolsThatAreOpenedWhileSwappedOut) { expect_same_swapped_out("two_gpus_pools_opened", 2); }
 
-TEST_F(Answers, PoolsAreNotOpenedByCopiesBetweenTwoGpus) { expect_same_alone({"two_gpus_pools"}, 2); }
+TEST_F(Answers, PoolsAreNotOpenedByCopiesBetweenTwoGpus) {
+  expect_same_alone({"two_gpus_pools", "two_gpus_pools_in_rows"}, 2);
+  expect_same_unshared({"two_gpus_pools_in_rows"}, 2);
+}
 
 }  // namespace
 }  // namespace nvshare::e2e

@@ -356,7 +356,7 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
     if (!process().active() || !process().vmm.find(address, &view) || view.placed) {
       return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);
     }
-    if (!may_use(address, view)) return CUDA_ERROR_NOT_FOUND;
+    if (!may_use_virtual(address)) return CUDA_ERROR_NOT_FOUND;
     range.base = view.base;  // of virtual memory, the driver names the one mapping
     range.bytes = view.bytes;
   }

@@ -157,7 +157,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       if (!context_lives()) return CUDA_ERROR_INVALID_CONTEXT;
-      return may_use(address, view) ? answer<CUdeviceptr>(data, address) : CUDA_ERROR_INVALID_VALUE;
+      return may_use_virtual(address) ? answer<CUdeviceptr>(data, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return answer<unsigned long long>(data, view.mapping_id);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:

@@ -25,6 +25,19 @@ bool in_a_capture(const CUstream* stream) {
   return real_driver().cuStreamIsCapturing(*stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+// Memory of a pool, or virtual: refused natively, too, and the peer variant would take it for the current context's.
+bool has_no_context(CUmemorytype type, CUdeviceptr address) {
+  if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return false;
+  const MemoryKind kind = kind_of(type, address);
+  if (kind != MemoryKind::kUnknown) return kind == MemoryKind::kOfNone;
+  unsigned memory = 0;
+  CUcontext context = nullptr;
+  const RealDriver& driver = real_driver();
+  return driver.cuPointerGetAttribute(&memory, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_SUCCESS &&
+         memory == CU_MEMORYTYPE_DEVICE && driver.cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS &&
+         context == nullptr;
+}
+
 bool peer_copy(CUDA_MEMCPY3D_PEER copy, const CUstream* stream, bool per_thread, CUresult* result) {
   if (in_a_capture(stream)) return false;
   CUcontext current = nullptr;
@@ -35,6 +48,7 @@ bool peer_copy(CUDA_MEMCPY3D_PEER copy, const CUstream* stream, bool per_thread,
   const CUcontext from = from_array || copy.srcMemoryType == CU_MEMORYTYPE_HOST ? nullptr : context_of(copy.srcDevice);
   const CUcontext to = to_array || copy.dstMemoryType == CU_MEMORYTYPE_HOST ? nullptr : context_of(copy.dstDevice);
   if (from == nullptr && to == nullptr) return false;
+  if (has_no_context(copy.srcMemoryType, copy.srcDevice) || has_no_context(copy.dstMemoryType, copy.dstDevice)) return false;
   if (from != nullptr) copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
   if (to != nullptr) copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   copy.srcContext = from != nullptr ? from : current;
@@ -75,9 +89,9 @@ bool may_use(int ordinal, CUdeviceptr base, bool of_pool) {
   return ((of_pool ? pools().placed_at(base).open_to : process().peers.accessors(ordinal)) >> current & 1) != 0;
 }
 
-bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {
+bool may_use_virtual(CUdeviceptr address) {
   CUdevice current = -1;
-  if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current == view.ordinal || current < 0) return true;
+  if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current < 0) return true;
   const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, current};
   unsigned long long flags = 0;
   return process().vmm.get_access(&flags, &location, address) != CUDA_SUCCESS || flags != 0;

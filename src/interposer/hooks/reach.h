@@ -95,8 +95,8 @@ bool opened_by_a_copy(CUdeviceptr address, CUstream stream);
 // The current context's GPU may use an allocation of that GPU: its own, and of others what peer access opens, or for memory of a pool what
 // that pool's access does (measured). True where no context is current.
 bool may_use(int ordinal, CUdeviceptr base, bool of_pool);
-// The same of the program's virtual memory.
-bool may_use(CUdeviceptr address, const ProgramVmm::View& view);
+// The same of the program's virtual memory, of which also its own GPU has no access before the program gives it (recorded).
+bool may_use_virtual(CUdeviceptr address);
 
 // Of an executable graph's copy in a thread without a context: a driver refuses plain memory on one side and memory without a context of
 // its own, virtual or a pool's, on the other (measured). To it, ours is virtual as well.

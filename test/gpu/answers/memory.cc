@@ -276,6 +276,30 @@ void freed_in_order() {
   }
 }
 
+// Memory that is mapped and that no GPU may use yet: it has attributes, and neither a range nor a device pointer.
+void mapped_without_access() {
+  use(0);
+  const AllocationProperties properties = on_gpu(0);
+  Handle handle = 0;
+  Address base = 0;
+  must("cuMemCreate", &handle, size_t{kPage}, &properties, 0ull);
+  must("cuMemAddressReserve", &base, size_t{kPage}, size_t{0}, Address{0}, 0ull);
+  must("cuMemMap", base, size_t{kPage}, size_t{0}, handle, 0ull);
+  const auto ask = [&] {
+    constexpr int kDevicePointer = 3;
+    unsigned type = 77;
+    Address found = 0;
+    size_t bytes = 0;
+    say_result("memory type", call("cuPointerGetAttribute", static_cast<void*>(&type), kMemoryType, base));
+    say_result("device pointer", call("cuPointerGetAttribute", static_cast<void*>(&found), kDevicePointer, base));
+    say_result("range", call("cuMemGetAddressRange_v2", &found, &bytes, base + 4096));
+  };
+  ask();
+  const Access access{{1, 0}, 3};
+  must("cuMemSetAccess", base, size_t{kPage}, &access, size_t{1});
+  ask();
+}
+
 namespace {
 
 struct ResourceDescription {

@@ -254,6 +254,32 @@ void two_gpus_pools() {
   reach_from(pair.context[1], of_pool, "of a pool, after a free in stream order");
 }
 
+// Memory of GPU 0's pool, which GPU 1 may not use, in rows by GPU 1's stream.
+void two_gpus_pools_in_rows() {
+  const Pair pair = make_pair();
+  Stream stream = nullptr;
+  must("cuCtxSetCurrent", pair.context[1]);
+  must("cuStreamCreate", &stream, kNonBlocking);
+  must("cuCtxSetCurrent", pair.context[0]);
+  Address pooled = 0;
+  must("cuMemAllocAsync", &pooled, kBytes, Stream{nullptr});
+  must("cuCtxSynchronize");
+  for (const bool to : {true, false}) {
+    const Address target = to ? pooled : pair.there;
+    const Address source = to ? pair.there : pooled;
+    const Copy2D flat = rows_2d(target, 1024, source, 1024, 512, 16);
+    Copy3D deep = rows(target, 512, source, 512, 512, 16);
+    deep.depth = 4;
+    for (const Context current : pair.context) {
+      must("cuCtxSetCurrent", current);
+      say_result("cuMemcpyAsync", call("cuMemcpyAsync", target, source, kBytes, stream));
+      say_result("cuMemcpy2DAsync", call("cuMemcpy2DAsync_v2", &flat, stream));
+      say_result("cuMemcpy3DAsync", call("cuMemcpy3DAsync_v2", &deep, stream));
+    }
+  }
+  must("cuCtxSynchronize");
+}
+
 // A parent makes memory and hands it to a child; only the child has a context.
 void handles_without_context() {
   constexpr int kDescriptor = 1;
