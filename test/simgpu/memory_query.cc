@@ -39,9 +39,10 @@ void set_sync_memops(CUdeviceptr address, bool wanted) {
   if (Range* range = writing.find(address)) range->sync_memops = wanted;
 }
 
-// What another process handed over is for the context that opened it (measured).
+// What another process handed over is for the context that opened it (measured), of green ones for their primary one.
 bool is_handed_to_another(const Context& context, const Range& range) {
-  return range.kind == RangeKind::kImported && range.pool == nullptr && range.context != &context;
+  const Context* own = context.parent != nullptr ? context.parent : &context;
+  return range.kind == RangeKind::kImported && range.pool == nullptr && range.context != own;
 }
 
 CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address) {

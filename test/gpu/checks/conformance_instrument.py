@@ -253,6 +253,7 @@ class Instrument:
                 raise Skip("nvsharectl is not built")
             environment.pop("LD_PRELOAD", None)
             limits = ["--gpu-memory-limit", "800Mi" if self.config.small else "64Gi", "--gpu-core-limit", "95"]
+            limits += ["--gpu", "0,1"] if self.options.devices > 1 else []
             jobs = [[self.config.nvsharectl, "run", "--quiet", "--name", f"job{i}", *limits, "--", *job] for i, job in enumerate(jobs)]
         processes = [self.start(f"conformance-{state.name}", job, environment) for job in jobs]
         limit = min(self.deadline, time.monotonic() + seconds + 5)

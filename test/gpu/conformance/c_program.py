@@ -170,6 +170,7 @@ class Program:
             "array3ddesc": lambda: f"CUDA_ARRAY3D_DESCRIPTOR {name} = {{{', '.join(numbers)}}};",
             "texture": lambda: f"CUDA_TEXTURE_DESC {name} = {{.addressMode = {{{v[0]}, {v[0]}, {v[0]}}}, .filterMode = {v[1]}, .flags = {v[2]}}};",
             "word": lambda: f"unsigned long long {name} = {numbers[0]};",
+            "tensor": lambda: f"{'cuuint64_t' if int(v[0]) < 2 else 'cuuint32_t'} {name}[] = {{{('16, 4', '64, 4', '8, 2', '1, 1')[int(v[0])]}}};",
             "memsetnode": lambda: (f"CUDA_MEMSET_NODE_PARAMS {name} = {{.dst = {refs.get('dst', 0)}, .pitch = {v[0]}, .value = {v[1]}, .elementSize = {v[2]}, "
                                    f".width = {v[3]}, .height = {v[4]}}};"),
             "hostnode": lambda: f"CUDA_HOST_NODE_PARAMS {name} = {{count, &counter}};",
@@ -192,7 +193,7 @@ class Program:
         else:
             before.append(f"unsigned char {name}[512] = {{0}};  /* {kind} {' '.join(v)} of structs.h; dst {refs.get('dst')}, src {refs.get('src')} */")
             return name
-        return f"&{name}"
+        return name if kind == "tensor" else f"&{name}"
 
     @staticmethod
     def resource(name, v, refs):

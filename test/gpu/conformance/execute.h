@@ -89,7 +89,7 @@ class Runner {
     Refs refs;
     Storage storage;
     uint64_t outs[12] = {};
-    unsigned char bytes[3][256] = {};
+    alignas(64) unsigned char bytes[3][256] = {};  // so aligned for tensor maps
     int byte_count = 0;
     uint64_t attribute_values[4] = {};
     int attribute_ids[4] = {};

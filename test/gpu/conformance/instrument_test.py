@@ -202,6 +202,10 @@ class TheSecondProcess(unittest.TestCase):
             self.assertEqual([line.split()[1] for line in lines[1:5]], ["0"] * 4)
             self.assertEqual(checked(lines), ["m3"])
 
+    def test_a_green_context_has_what_it_opened(self):
+        lines = lines_of("cuGreenCtxCreate +c:2:1 i:0 partner:14:879", "cuCtxSetCurrent c:2", "cuIpcOpenMemHandle_v2 +m:4:8:464 partner:6:555", "cuMemGetAddressRange_v2 op oq ptr:4:0")
+        self.assertEqual(lines[3], "cuMemGetAddressRange_v2 0 m4+0 464")
+
     def test_a_forked_child_has_no_driver(self):
         self.assertEqual(lines_of("cuInit partner:13:1")[0], "cuInit 0 partner 3 3 3 3 3 3")
 
@@ -263,6 +267,12 @@ class Plans(unittest.TestCase):
                      r"cuMemAllocAsync \+m:(\d+):2.*\n(.*\n)?cuMemFreeAsync -m:\1 s:(\d)\ncuStreamSynchronize s:\3\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0:1",
                      r"cuCtxDetach c:([23])\ncuMemsetD8_v2 .*\ncuCtxSynchronize\ncuCtxDetach c:\1\ncuCtxSetCurrent c:0\n.* lost:"):
             self.assertGreaterEqual(len(re.findall(call, listed)), 5, call)
+
+    def test_tensor_maps_are_made_of_memory(self):
+        made = lines_of("cuMemAlloc_v2 +m:0:0:4096 i:4096", "cuTensorMapEncodeTiled ox:128:0 i:7 i:2 ptr:0:0 tensor:0 tensor:1 tensor:2 tensor:3 i:0 i:0 i:0 i:0")
+        self.assertIn(made[1].split()[1], ("0", "801"))  # the stand-in has none
+        listed = subprocess.run([PROGRAM, "--list", "--count", "300"], capture_output=True, text=True, timeout=60, check=True).stdout
+        self.assertGreaterEqual(len(re.findall(r"cuTensorMapEncodeTiled ox:128:0 i:7 i:2 ptr:\d+:0 tensor:0 tensor:1 tensor:2 tensor:3", listed)), 5)
 
     def test_what_comes_before_the_first_turn_has_graphs_and_no_work(self):
         listed = subprocess.run([PROGRAM, "--list", "--first", "20000000", "--count", "20"], capture_output=True, text=True, timeout=60, check=True)

@@ -6,11 +6,11 @@
 namespace conformance {
 namespace {
 
-constexpr const char* kShapeNames[kShapes] = {"memcpy2d",   "memcpy3d",      "memcpy3dpeer", "prop",     "access",    "location",
-                                              "poolprops",  "arraydesc",     "array3ddesc",  "resource", "texture",   "memsetnode",
-                                              "kernelnode", "kernelnodeold", "hostnode",     "memop",    "memopnode", "nodeparams",
-                                              "allocnode",  "launchconfig",  "instantiate",  "batchdst", "batchsrc",  "batchsize",
-                                              "batchattrs", "batchindex",    "copy3dop",     "word",     "handleword"};
+constexpr const char* kShapeNames[kShapes] = {"memcpy2d",   "memcpy3d",      "memcpy3dpeer", "prop",     "access",     "location",
+                                              "poolprops",  "arraydesc",     "array3ddesc",  "resource", "texture",    "memsetnode",
+                                              "kernelnode", "kernelnodeold", "hostnode",     "memop",    "memopnode",  "nodeparams",
+                                              "allocnode",  "launchconfig",  "instantiate",  "batchdst", "batchsrc",   "batchsize",
+                                              "batchattrs", "batchindex",    "copy3dop",     "word",     "handleword", "tensor"};
 
 struct Memcpy2d {
   size_t src_x, src_y;
@@ -355,6 +355,19 @@ uint64_t build_node(const Arg& arg, const Refs& refs, Storage& storage) {
   }
 }
 
+uint64_t tensor(int which, Storage& storage) {
+  if (which < 2) {
+    auto* sizes = static_cast<uint64_t*>(storage.take(2 * sizeof(uint64_t)));
+    sizes[0] = which == 0 ? 16 : 64;
+    sizes[1] = 4;
+    return word_of(sizes);
+  }
+  auto* elements = static_cast<uint32_t*>(storage.take(2 * sizeof(uint32_t)));
+  elements[0] = which == 2 ? 8 : 1;
+  elements[1] = which == 2 ? 2 : 1;
+  return word_of(elements);
+}
+
 uint64_t build_batch(const Arg& arg, const Refs& refs, Storage& storage) {
   const int64_t* v = arg.v;
   switch (static_cast<Shape>(arg.shape)) {
@@ -369,6 +382,8 @@ uint64_t build_batch(const Arg& arg, const Refs& refs, Storage& storage) {
       return word(storage, refs.context);
     case kBatchIndex:
       return word(storage, 0);
+    case kTensor:
+      return tensor(static_cast<int>(v[0]), storage);
     case kBatchAttrs: {
       auto* attributes = take<CopyAttributes>(storage);
       attributes->order = low(v[0]);

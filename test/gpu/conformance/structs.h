@@ -59,6 +59,7 @@ enum Shape : uint8_t {
   kCopy3dOp,    // copy3dop:WIDTH:HEIGHT
   kWord,        // word:VALUE, the address of a 64-bit word
   kHandleWord,  // handleword, the address of a word with the call's context
+  kTensor,      // tensor:WHICH, of a tensor map of 4 rows of 64 bytes: 0 its sizes, 1 its pitches, 2 its box, 3 its steps
   kShapes
 };
 
