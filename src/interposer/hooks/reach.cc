@@ -133,6 +133,11 @@ bool need_no_context(const Addresses& named) {
     AllocationRange range;
     ProgramVmm::View view;
     unsigned type = 0;
+    int ordinal = -1;
+    if (process().ipc.find(address, &range, &ordinal)) {
+      plain = true;
+      continue;
+    }
     if (process().owner(address, &range) != nullptr || process().vmm.find(address, &view)) return false;
     const CUresult known = real_driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
     if (known == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE) return false;

@@ -107,7 +107,7 @@ bool mixes_plain_and_other(const Addresses& named);
 enum class MemoryKind : uint8_t { kUnknown, kOfContext, kOfNone };
 MemoryKind kind_of(CUmemorytype type, CUdeviceptr address);
 
-// A thread without a context may name them: plain memory, and none that has no context of its own (of a pool, virtual).
+// A thread without a context may name them: plain memory, also imported, and none that has no context of its own (of a pool, virtual).
 bool need_no_context(const Addresses& named);
 
 // A context of that GPU is current to the calling thread while this lives; false: the thread has one already, or there is none.

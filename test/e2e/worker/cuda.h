@@ -96,6 +96,8 @@ using namespace nvshare::cuda;
   CALL(cuMemPrefetchAsync) \
   CALL(cuGraphCreate) \
   CALL(cuGraphAddMemAllocNode) \
+  CALL(cuGraphAddMemsetNode) \
+  CALL(cuGraphMemsetNodeSetParams) \
   CALL(cuStreamBeginCaptureToGraph) \
   CALL(cuDeviceGetGraphMemAttribute) \
   CALL(cuDeviceGraphMemTrim) \

@@ -99,6 +99,24 @@ struct Imported {
            "opening memory in another context");
     check(cuda().cuCtxDestroy_v2(other), "cuCtxDestroy");  // the one before is current again
   }
+  // A thread without a context changes a graph's fill of plain memory; so it does of this.
+  void change_a_fill_without_a_context() const {
+    CUcontext own = nullptr;
+    check(cuda().cuDevicePrimaryCtxRetain(&own, 0), "cuDevicePrimaryCtxRetain");
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    CUDA_MEMSET_NODE_PARAMS fill{};
+    fill.dst = address;
+    fill.elementSize = 1;
+    fill.width = 512;
+    fill.height = 1;
+    check(cuda().cuGraphCreate(&graph, 0), "cuGraphCreate");
+    check(cuda().cuGraphAddMemsetNode(&node, graph, nullptr, 0, &fill, own), "cuGraphAddMemsetNode");
+    check(cuda().cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
+    check(cuda().cuGraphMemsetNodeSetParams(node, &fill), "cuGraphMemsetNodeSetParams of imported memory without a context");
+    check(cuda().cuCtxSetCurrent(own), "cuCtxSetCurrent");
+    check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
+  }
   // On two stand-in GPUs: the importer's other GPU copies it like plain memory, and does not fill it.
   void copy_from_another_gpu() {
     CUcontext own = nullptr;
@@ -214,6 +232,7 @@ void run_ipc_import(const Options& options) {
     }
   }
   opened.front()->look_from_another_context(handed.handles[1]);
+  opened.front()->change_a_fill_without_a_context();
   for (auto& memory : opened) memory->verify();
   write_file(options.text("file", "") + ".done", &steps, sizeof steps);
   if (!options.text("go", "").empty()) stand_still(options);
