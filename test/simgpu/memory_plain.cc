@@ -195,6 +195,8 @@ void free_memory_of(Context& context) {
       AddressSpace::Writing writing(process.memory);
       writing.ranges().erase(range.base);
       if (range.kind == RangeKind::kHost) unmap_memory(range.base, range.owned);
+    } else if (range.kind == RangeKind::kImported) {
+      free_imported(range.base);
     } else if (range.kind != RangeKind::kMapping) {  // virtual memory belongs to no context
       free_range(range.base, false);
     }

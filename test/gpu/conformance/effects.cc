@@ -305,7 +305,7 @@ void Runner::make_objects(const Arg& arg, const Call& call, Made& made) {
     object.parent = made.graph;
     object.uses = world_.object('g', made.graph).uses;
     object.poisoned = world_.object('g', made.graph).poisoned;
-  } else if (arg.letter == 'r' || arg.letter == 'c') {
+  } else if (std::strchr("rcayxlb", arg.letter) != nullptr) {  // its memory may lie where other memory was
     ++allocations_;
   }
 }

@@ -202,6 +202,15 @@ class TheSecondProcess(unittest.TestCase):
             self.assertEqual([line.split()[1] for line in lines[1:5]], ["0"] * 4)
             self.assertEqual(checked(lines), ["m3"])
 
+    def test_what_a_context_opened_goes_with_it(self):
+        lines = lines_of("cuIpcOpenMemHandle_v2 +m:2:8:27312 partner:6:779", "cuDevicePrimaryCtxReset_v2 i:0", "cuCtxSetCurrent c:1",
+                         "cuMemcpyDtoH_v2 hout:1000 src:2:0:1000 i:1000", gpus=2)
+        self.assertEqual([line.split()[1] for line in lines[:4]], ["0", "0", "0", "1"])
+
+    def test_an_array_may_lie_where_memory_was(self):
+        lines = lines_of("cuMemAlloc_v2 +m:0:0:216 i:216", "cuMemFree_v2 -m:0", "cuMipmappedArrayCreate +y:0 array3ddesc:64:32:0:32:4:0 i:1", "cuMemFree_v2 freed:0:0")
+        self.assertEqual([line.split()[1] for line in lines[:4]], ["0", "0", "0", "-"])
+
     def test_a_green_context_has_what_it_opened(self):
         lines = lines_of("cuGreenCtxCreate +c:2:1 i:0 partner:14:879", "cuCtxSetCurrent c:2", "cuIpcOpenMemHandle_v2 +m:4:8:464 partner:6:555", "cuMemGetAddressRange_v2 op oq ptr:4:0")
         self.assertEqual(lines[3], "cuMemGetAddressRange_v2 0 m4+0 464")
