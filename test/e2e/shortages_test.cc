@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "e2e/harness/random.h"
 #include "e2e/harness/stage.h"
 
@@ -89,6 +91,31 @@ TEST(Shortages, ForeignMemoryIsLeftAlone) {
   for (Child* child : children) stage.expect_success(*child);
   stage.tell_to_go("foreign");
   stage.expect_success(foreign);
+  stage.expect_gpu_unharmed();
+}
+
+// While others hold memory for a moment, a program that does not run asks for more than would fit for now: it waits, and is not refused.
+TEST(Shortages, AllocationsWaitForAShortLivedNeighbour) {
+  StageOptions options;
+  options.switch_time = "60";
+  Stage stage(options);
+  stage.start_scheduler();
+  Child& late = stage.start("late", {"hold", "--hold", "110M", "--more", "40M", "--go", stage.go_file("late")});
+  ASSERT_TRUE(stage.wait_until([&] { return late.logged("standing still"); })) << late.log();
+  Child& runs = stage.start("runs", {"serve", "--weights", "95M"});
+  ASSERT_TRUE(stage.wait_until([&] { return runs.logged("serving"); })) << runs.log();
+  Child& brief = stage.start_bare("brief", {"hold", "--hold", "70M", "--go", stage.go_file("brief")});
+  ASSERT_TRUE(stage.wait_until([&] {
+    auto report = stage.status();
+    return report && !report->gpus.empty() && report->gpus[0].foreign >= (70 << 20);
+  })) << stage.raw_status();
+  stage.tell_to_go("late");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_TRUE(late.running()) << late.log();
+  stage.tell_to_go("brief");
+  stage.expect_success(brief);
+  stage.tell_to_stop();
+  stage.expect_success_of_all();
   stage.expect_gpu_unharmed();
 }
 

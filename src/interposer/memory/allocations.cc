@@ -155,8 +155,13 @@ CUresult Allocations::allocate_block(const BlockOrder& order, Block** out) {
       if (use_.resident() + use_.allocated() < before) continue;
     }
     if (made.result == cuda::CUDA_ERROR_OUT_OF_MEMORY) return refuse(bytes, "the driver has no memory");
-    if (!made.now && !needs_lock) return refuse(bytes, "it can never fit");
+    const bool waits = !made.now && !needs_lock;
+    if (waits && !device_.limit().was_below_ceiling(use_.allocated() + bytes, now_ns())) return refuse(bytes, "it can never fit");
     if (Process::ending()) return cuda::CUDA_ERROR_DEINITIALIZED;
+    if (waits) {  // for the ceiling
+      sleep_ns(kSettling_ns);
+      continue;
+    }
     if (!made.now) {  // the lock was lost meanwhile, or the turn has not quite begun
       sleep_ns(kLockPause_ns);
       continue;

@@ -11,7 +11,8 @@
 namespace nvshare::interposer {
 
 namespace {
-constexpr int64_t kRefusalPause_ns = 10'000'000'000;  // between two lines about allocations past the limit
+constexpr int64_t kRefusalPause_ns = 10'000'000'000;    // between two lines about allocations past the limit
+constexpr int64_t kCeilingPatience_ns = 5'000'000'000;  // for which an allocation waits for a ceiling that fell to rise again
 }  // namespace
 
 bool MemoryLimit::read_own() {
@@ -44,12 +45,31 @@ void MemoryLimit::alone() {
   if (lease_.leased() < most) lease_.grow(most - lease_.leased());
 }
 
+void MemoryLimit::set_ceiling(size_t ceiling) {
+  const size_t before = ceiling_.load(std::memory_order_relaxed);
+  if (ceiling < before && before != SIZE_MAX) {
+    const int64_t now = now_ns();
+    if (now - ceiling_fell_ns_.load(std::memory_order_relaxed) >= kCeilingPatience_ns) {
+      ceiling_before_.store(before, std::memory_order_relaxed);
+      ceiling_fell_ns_.store(now, std::memory_order_release);
+    } else {
+      ceiling_before_.store(std::max(before, ceiling_before_.load(std::memory_order_relaxed)), std::memory_order_release);
+    }
+  }
+  ceiling_.store(ceiling, std::memory_order_release);
+}
+
+bool MemoryLimit::was_below_ceiling(size_t bytes, int64_t now) const {
+  const int64_t fell = ceiling_fell_ns_.load(std::memory_order_acquire);
+  return fell != 0 && now - fell < kCeilingPatience_ns && bytes <= ceiling_before_.load(std::memory_order_acquire);
+}
+
 void MemoryLimit::set(const protocol::Registered& terms) {
   bytes_.store(terms.memory_limit, std::memory_order_release);
   others_charged_.store(terms.others_charged, std::memory_order_release);
   gpu_total_.store(terms.gpu_total_bytes, std::memory_order_release);
-  ceiling_.store(terms.memory_ceiling, std::memory_order_release);
   Lock lock(mutex_);
+  set_ceiling(terms.memory_ceiling);
   node_ = terms.node_limit;
   tenant_ = terms.tenant;
   memcpy(tenant_name_, terms.tenant_name, sizeof tenant_name_);
@@ -65,9 +85,9 @@ void MemoryLimit::update(const protocol::UpdateLimit& message) {
   {
     Lock lock(mutex_);
     node_ = message.node_limit;
+    set_ceiling(message.memory_ceiling);
   }
   others_charged_.store(message.others_charged, std::memory_order_release);
-  ceiling_.store(message.memory_ceiling, std::memory_order_release);
   if (before == message.memory_limit) return;
   const uint64_t used = tenant_charged();
   if (message.memory_limit == 0) {

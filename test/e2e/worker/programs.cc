@@ -381,8 +381,11 @@ void run_hold(const Options& options) {
   block->mix(1);
   block->verify_checksum(desk.scratch);
   stand_still(options);
+  std::unique_ptr<Block> later;
+  if (const size_t more = options.number("more", 0); more != 0) later = filled(desk.place, more, 2);
   for (uint64_t round = 0; round < options.number("steps", 1); ++round) block->mix_slowly(round, 2'000'000);
   block->verify_bytes();
+  if (later) later->verify_bytes();
   release_primary();
 }
 
