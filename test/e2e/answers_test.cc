@@ -245,6 +245,8 @@ TEST_F(Answers, WhatIsAskedOfAContextThatIsGone) {
 TEST_F(Answers, SmallAllocationsLieInOnePiece) {
   expect_same_alone({"small_mappings"});
   expect_same_unshared({"small_mappings"});
+  expect_same_alone({"pool_mappings"});
+  expect_same_unshared({"pool_mappings"});
 }
 
 // The legacy stream waits for what captures: memory in its order was made all the same.
@@ -331,6 +333,10 @@ TEST_F(Answers, PoolsThatAreOpenedToAnotherGpu) {
 }
 TEST_F(Answers, PoolsThatAreOpenedWhileSwappedOut) { expect_same_swapped_out("two_gpus_pools_opened", 2); }
 
+TEST_F(Answers, PeerAccessIsTheContextsThatAskedForIt) {
+  expect_same_alone({"two_gpus_peers_of_contexts"}, 2);
+  expect_same_unshared({"two_gpus_peers_of_contexts"}, 2);
+}
 TEST_F(Answers, PoolsAreNotOpenedByCopiesBetweenTwoGpus) {
   expect_same_alone({"two_gpus_pools", "two_gpus_pools_in_rows"}, 2);
   expect_same_unshared({"two_gpus_pools_in_rows"}, 2);

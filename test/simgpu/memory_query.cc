@@ -45,6 +45,13 @@ bool is_handed_to_another(const Context& context, const Range& range) {
   return range.kind == RangeKind::kImported && range.pool == nullptr && range.context != own;
 }
 
+// No allocation of a pool that is no larger than a piece lies in two (recorded); here one may lie across a multiple of it.
+uint64_t mapping_begin(const Range& range, uint64_t piece) {
+  const uint64_t begin = range.base / piece * piece;
+  const uint64_t nearest = range.base / kPageBytes * kPageBytes;
+  return range.end() > begin + piece && range.end() <= nearest + piece ? nearest : begin;
+}
+
 CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Answer answer;
   if (const CUresult result = find(address, &answer)) return result;
@@ -98,9 +105,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       return put(data, range.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       if (mapping) return put(data, range.size);
-      return put(data, round_up(range.end(), piece) - range.base / piece * piece);
+      return put(data, round_up(range.end() - mapping_begin(range, piece), piece));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return put(data, mapping ? range.base : range.base / piece * piece);
+      return put(data, mapping ? range.base : mapping_begin(range, piece));
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return put(data, static_cast<unsigned long long>(range.id));
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:

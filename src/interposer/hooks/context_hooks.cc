@@ -1,5 +1,6 @@
 // Start and end of what we are a guest of: cuInit, contexts.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/reach.h"
 #include "interposer/hooks/shortage.h"
 #include "interposer/process/green_contexts.h"
 #include "interposer/process/process.h"
@@ -26,7 +27,11 @@ CUresult create(CUdevice ordinal, Arguments... arguments) {
 // The device on which cuCtxCreate just made the current context. Refused: destroys it again.
 CUresult made(CUresult result, CUcontext* context, CUdevice device) {
   if (result != CUDA_SUCCESS || !process().active() || context == nullptr) return result;
-  if (process().context_made(*context, device)) return result;
+  if (process().context_made(*context, device)) {
+    contexts_made.store(true, std::memory_order_relaxed);
+    look_at_fills_of_peers();
+    return result;
+  }
   real_driver().cuCtxDestroy_v2(*context);
   process().context_left(*context);
   *context = nullptr;

@@ -61,7 +61,10 @@ NVSHARE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
 
 NVSHARE_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   CUresult result = call_real<&RealDriver::cuCtxEnablePeerAccess>(peer, flags);
-  if (result == CUDA_SUCCESS && process().active()) process().peers.enabled(peer);
+  if (result != CUDA_SUCCESS || !process().active()) return result;
+  process().peers.enabled(peer);
+  peers_enabled.store(true, std::memory_order_relaxed);
+  look_at_fills_of_peers();
   return result;
 }
 

@@ -76,7 +76,6 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
   Device* device = process().device(pool.ordinal);
   if (device == nullptr || device->refused()) return real();  // host memory, another process's, or a GPU that is not governed
   Memory& memory = device->memory();
-  if (bytes == 0) return real();  // which is no error
   // Where nothing is shared nor limited, the driver's own pools have all their features: our plain memory would end with the context.
   const bool of_driver = device->backend() == protocol::Backend::kNone && !device->client().shared() && device->limit().bytes() == 0;
   if (of_driver) pools().make_foreign(pool.handle);
@@ -105,6 +104,7 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
 template <auto Function, bool PerThread>
 CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
   auto real = [&] { return call_real<Function>(address, bytes, stream); };
+  if (bytes == 0) return real();  // which is no error, whatever captures
   if (stream_captures(default_stream(stream, PerThread))) {
     graph_memory().node_made();
     return real();
@@ -120,6 +120,7 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
 template <auto Function, bool PerThread>
 CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
   auto real = [&] { return call_real<Function>(address, bytes, pool, stream); };
+  if (bytes == 0) return real();
   if (stream_captures(default_stream(stream, PerThread))) {
     graph_memory().node_made();
     return real();

@@ -84,9 +84,10 @@ BorrowedContext::~BorrowedContext() {
 }
 
 bool may_use(int ordinal, CUdeviceptr base, bool of_pool) {
-  CUdevice current = -1;
-  if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current == ordinal || current < 0) return true;
-  return ((of_pool ? pools().placed_at(base).open_to : process().peers.accessors(ordinal)) >> current & 1) != 0;
+  CUcontext context = nullptr;
+  const Device* current = process().current_device(&context);
+  if (current == nullptr || current->ordinal() == ordinal) return true;
+  return of_pool ? (pools().placed_at(base).open_to >> current->ordinal() & 1) != 0 : process().peers.is_open(context, ordinal);
 }
 
 bool may_use_virtual(CUdeviceptr address) {
@@ -181,9 +182,7 @@ bool fill_lacks_access(CUdeviceptr address, CUstream stream) {
   if (!imported && (owner == nullptr || pools().placed_at(range.base).pool != nullptr)) return false;
   AtStream at(stream);
   if (imported) return at.context() != nullptr && at.context() != range.context;
-  ordinal = -1;
-  if (real_driver().cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal < 0) return false;
-  return (process().peers.accessors(owner->ordinal()) >> ordinal & 1) == 0;
+  return !may_use(owner->ordinal(), range.base, false);
 }
 
 bool opened_by_a_copy(CUdeviceptr address, CUstream stream) {

@@ -85,6 +85,12 @@ bool reach_each_other(const Addresses& named);
 
 // Some memory was opened so, or imported: fills of it are to be looked at.
 inline constinit std::atomic<bool> opened_to_others{false};
+// Peer access is a context's: once there is some, and contexts beside the primary ones, fills are to be looked at, too.
+inline constinit std::atomic<bool> peers_enabled{false}, contexts_made{false};
+inline void look_at_fills_of_peers() {
+  if (peers_enabled.load(std::memory_order_relaxed) && contexts_made.load(std::memory_order_relaxed))
+    opened_to_others.store(true, std::memory_order_relaxed);
+}
 // A fill wants access also of plain memory, which a copy may have opened without the program's knowing (measured: 1 where peer access is
 // not enabled); and of memory that was opened by IPC, which only the context has that opened it (measured: 1 from any other, where copies
 // are made).

@@ -1,5 +1,7 @@
 #include "interposer/process/peers.h"
 
+#include <algorithm>
+
 #include "interposer/process/process.h"
 
 namespace nvshare::interposer {
@@ -38,6 +40,12 @@ void PeerAccess::disabled(CUcontext peer) {
 
 void PeerAccess::context_gone(CUcontext context) {
   forget([&](const Pair& pair) { return pair.from == context || pair.to == context; });
+}
+
+bool PeerAccess::is_open(CUcontext context, int ordinal) {
+  if (accessors(ordinal) == 1u << ordinal) return false;
+  Lock lock(mutex_);
+  return std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) { return pair.from == context && pair.to_ordinal == ordinal; });
 }
 
 void PeerAccess::tell(uint32_t ordinals) {

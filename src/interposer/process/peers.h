@@ -22,6 +22,9 @@ class PeerAccess {
   void enabled(cuda::CUcontext peer);
   void disabled(cuda::CUcontext peer);
   void context_gone(cuda::CUcontext context);
+  // That context may use memory of that GPU: it asked for it. Other contexts of its GPU may not (fills and questions are refused), although
+  // their kernels reach it: virtual memory is opened to a GPU.
+  bool is_open(cuda::CUcontext context, int ordinal);
   // GPUs (bits) that may use that GPU's memory, itself always.
   uint32_t accessors(int ordinal) const { return accessors_[ordinal].load(std::memory_order_acquire) | 1u << ordinal; }
 

@@ -274,6 +274,11 @@ void freed_in_order() {
       say_result("range", call("cuMemGetAddressRange_v2", &base, &found, address));
     }
   }
+  Address nothing = 77;
+  Graph graph = nullptr;
+  must("cuStreamBeginCapture_v2", stream, 0);  // global
+  say_result("allocate nothing", call("cuMemAllocAsync", &nothing, size_t{0}, Stream{nullptr}));
+  say_result("end the capture", call("cuStreamEndCapture", stream, &graph));
 }
 
 // Memory that is mapped and that no GPU may use yet: it has attributes, and neither a range nor a device pointer.

@@ -280,6 +280,30 @@ void two_gpus_pools_in_rows() {
   must("cuCtxSynchronize");
 }
 
+// Peer access is the context's that asked for it, not its GPU's.
+void two_gpus_peers_of_contexts() {
+  const Pair pair = make_pair();
+  must("cuCtxSetCurrent", pair.context[0]);
+  say_result("enable", call("cuCtxEnablePeerAccess", pair.context[1], 0u));
+  const auto look = [&] {
+    Address base = 0;
+    size_t bytes = 0;
+    say_result("fill", call("cuMemsetD8Async", pair.there, static_cast<unsigned char>(1), size_t{64}, Stream{nullptr}));
+    say_result("range", call("cuMemGetAddressRange_v2", &base, &bytes, pair.there));
+    say_result("device pointer", call("cuPointerGetAttribute", static_cast<void*>(&base), 3, pair.there));
+  };
+  look();
+  Context other = nullptr;
+  must("cuCtxCreate_v2", &other, 0u, 0);
+  look();
+  must("cuCtxDestroy_v2", other);
+  must("cuCtxSetCurrent", pair.context[0]);
+  look();
+  say_result("disable", call("cuCtxDisablePeerAccess", pair.context[1]));
+  look();
+  must("cuCtxSynchronize");
+}
+
 // A parent makes memory and hands it to a child; only the child has a context.
 void handles_without_context() {
   constexpr int kDescriptor = 1;
@@ -573,6 +597,27 @@ void small_mappings() {
     }
     say("%zu bytes: %d in one piece", bytes, pieces);
     for (const Address address : memory) must("cuMemFree_v2", address);
+  }
+}
+
+// Of a pool, in pieces of 32 MiB.
+void pool_mappings() {
+  use(0);
+  constexpr size_t kPiece = 32 * kMiB;
+  for (const size_t bytes : {size_t{719808}, size_t{6 * kMiB}, size_t{20 * kMiB}}) {
+    Address memory[5] = {};
+    int pieces = 0;
+    for (Address& address : memory) {
+      size_t mapped = 0;
+      Address base = 0;
+      must("cuMemAllocAsync", &address, bytes, Stream{nullptr});
+      must("cuPointerGetAttribute", static_cast<void*>(&mapped), 18, address);
+      must("cuPointerGetAttribute", static_cast<void*>(&base), 19, address);
+      pieces += mapped == kPiece && address - base <= mapped - bytes ? 1 : 0;
+    }
+    say("%zu bytes: %d in one piece", bytes, pieces);
+    for (const Address address : memory) must("cuMemFreeAsync", address, Stream{nullptr});
+    must("cuCtxSynchronize");
   }
 }
 
