@@ -117,9 +117,16 @@ void Runner::clean_up(std::vector<std::string>& lines) {
 // GPUs and their pools are as closed to each other as before the sequence.
 void Runner::part_gpus() {
   if (devices_ > 1 && !context_gone_) {
-    for (uint64_t each = 0; each < 2 && peers_; ++each) {
-      call("cuCtxSetCurrent", {world_.object('c', static_cast<int64_t>(each)).value});
-      call("cuCtxDisablePeerAccess", {world_.object('c', static_cast<int64_t>(1 - each)).value});
+    for (int each = 0; each < slots_of('c') && peers_; ++each) {
+      if (!world_.object('c', each).live) {
+        continue;
+      }
+      call("cuCtxSetCurrent", {world_.object('c', each).value});
+      for (int other = 0; other < slots_of('c'); ++other) {
+        if (other != each && world_.object('c', other).live) {
+          call("cuCtxDisablePeerAccess", {world_.object('c', other).value});
+        }
+      }
     }
     for (uint64_t each = 0; each < 2 && (pool_opened_ || pool_set_); ++each) {
       const struct { int type, id, flags; } closed = {1, static_cast<int>(1 - each), 0};

@@ -218,6 +218,9 @@ void Runner::close_descriptors(const Call& call, const Made& made) {
 
 void Runner::take_effect(const Call& call, Made& made, bool captured) {
   close_descriptors(call, made);
+  if (std::string_view(ops()[static_cast<size_t>(call.op)].symbol) == "cuStreamSynchronize") {
+    world_.waited_for(made.stream);
+  }
   made.count = 0;
   for (const Arg& arg : call.args) {
     if (arg.kind == Kind::kNew) {
@@ -232,6 +235,9 @@ void Runner::take_effect(const Call& call, Made& made, bool captured) {
   for (const Arg& arg : call.args) {
     if (arg.kind == Kind::kGone) {
       end_objects(arg, std::strstr(ops()[static_cast<size_t>(call.op)].symbol, "cuMemFreeAsync") != nullptr);
+      if (arg.letter == 'm') {
+        world_.memory(arg.v[0]).freed_in = made.stream;
+      }
     } else if (arg.kind == Kind::kBind) {
       MemoryState& memory = world_.memory(arg.v[0]);
       memory = MemoryState{};

@@ -346,7 +346,8 @@ bool Runner::resolve_memory(const Arg& arg, Made& made, uint64_t& value) {
     made.refs.dst = made.refs.dst != 0 ? made.refs.dst : value;
     made.refs.src = made.refs.src != 0 ? made.refs.src : value;
     made.refs.ptr = value;
-    const bool named_so = !memory.in_order || (arg.count > 2 && arg.v[2] == 1);
+    const int64_t in_order = arg.count > 2 ? arg.v[2] : 0;
+    const bool named_so = !memory.in_order || in_order == 1 || (in_order == 2 && memory.waited);
     return !memory.live && memory.address != 0 &&
            (arg.kind == Kind::kLost ? memory.lost_at
             : named_so              ? memory.freed_at
@@ -447,7 +448,7 @@ bool Runner::resolve_out(const Arg& arg, Made& made, uint64_t& value) {
     // A reservation may lie where memory was that went with its context: what is asked of that memory would be told of it. So may memory
     // that another context makes.
     const bool another = devices_ > 1 || current_context() > 1;
-    if (context_gone_ && (arg.letter == 'r' || (arg.letter == 'm' && another))) {
+    if (context_gone_ && (arg.letter == 'r' || (std::strchr("mayxlb", arg.letter) != nullptr && another))) {
       return false;
     }
     // A slot that is in use would lose its object.

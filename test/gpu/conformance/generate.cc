@@ -484,7 +484,7 @@ class Maker : public Arguments {
     }
     put("cuMemFreeAsync", {object_arg(Kind::kGone, 'm', memory), ordered});
     put("cuStreamSynchronize", {ordered});
-    const Arg whole = arg_of(Kind::kFreed, {memory, 0, 1});
+    const Arg whole = arg_of(Kind::kFreed, {memory, 0, 2});
     const int64_t times = 1 + random_.below(3);
     for (int64_t i = 0; i < times; ++i) {
       const int64_t die = random_.below(4);

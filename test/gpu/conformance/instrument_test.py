@@ -207,6 +207,11 @@ class TheSecondProcess(unittest.TestCase):
                          "cuMemcpyDtoH_v2 hout:1000 src:2:0:1000 i:1000", gpus=2)
         self.assertEqual([line.split()[1] for line in lines[:4]], ["0", "0", "0", "1"])
 
+    def test_what_was_freed_in_stream_order_is_named_once_it_was_waited_for(self):
+        lines = lines_of("cuStreamCreate +s:0 i:1", "cuStreamCreate +s:1 i:1", "cuMemAlloc_v2 +m:0:0:216 i:216", "cuMemFreeAsync -m:0 s:0", "cuMemFree_v2 freed:0:0:2",
+                         "cuStreamSynchronize s:1", "cuMemFree_v2 freed:0:0:2", "cuStreamSynchronize s:0", "cuMemFree_v2 freed:0:0:2")
+        self.assertEqual([line.split()[1] for line in lines[4:9]], ["-", "0", "-", "0", "1"])
+
     def test_an_array_may_lie_where_memory_was(self):
         lines = lines_of("cuMemAlloc_v2 +m:0:0:216 i:216", "cuMemFree_v2 -m:0", "cuMipmappedArrayCreate +y:0 array3ddesc:64:32:0:32:4:0 i:1", "cuMemFree_v2 freed:0:0")
         self.assertEqual([line.split()[1] for line in lines[:4]], ["0", "0", "0", "-"])
@@ -272,8 +277,8 @@ class Plans(unittest.TestCase):
     def test_what_shows_the_known_defects_is_done(self):
         listed = subprocess.run([PROGRAM, "--list", "--count", "1500"], capture_output=True, text=True, timeout=60, check=True).stdout
         for call in (r"cuMemFree_v2 -m:(\d+)\ncuMemFree_v2 freed:\1:0", r"i:2\ncuMemFree_v2 -m:(\d+)\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0", r"cuMemExportToShareableHandle \+h:\d:0 partner:16:",
-                     r"cuMemAlloc_v2 \+m:(\d+):0.*\n(.*\n)?cuMemFreeAsync -m:\1 s:(\d)\ncuStreamSynchronize s:\3\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0:1",
-                     r"cuMemAllocAsync \+m:(\d+):2.*\n(.*\n)?cuMemFreeAsync -m:\1 s:(\d)\ncuStreamSynchronize s:\3\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0:1",
+                     r"cuMemAlloc_v2 \+m:(\d+):0.*\n(.*\n)?cuMemFreeAsync -m:\1 s:(\d)\ncuStreamSynchronize s:\3\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0:2",
+                     r"cuMemAllocAsync \+m:(\d+):2.*\n(.*\n)?cuMemFreeAsync -m:\1 s:(\d)\ncuStreamSynchronize s:\3\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0:2",
                      r"cuCtxDetach c:([23])\ncuMemsetD8_v2 .*\ncuCtxSynchronize\ncuCtxDetach c:\1\ncuCtxSetCurrent c:0\n.* lost:"):
             self.assertGreaterEqual(len(re.findall(call, listed)), 5, call)
 

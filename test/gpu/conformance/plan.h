@@ -17,7 +17,7 @@ enum class Kind : uint8_t {
   kDst,       // dst:SLOT:OFFSET:WHOLE:SPAN   memory that the call writes; WHOLE 1: all of it
   kSrc,       // src:SLOT:OFFSET:SPAN         memory that the call reads
   kPtr,       // ptr:SLOT:OFFSET         memory that the call only names
-  kFreed,     // freed:SLOT:OFFSET[:1]   what was freed just before; :1: in stream order, too
+  kFreed,     // freed:SLOT:OFFSET[:1|2] what was freed just before; :1: in stream order, too; :2: if it was waited for
   kLost,      // lost:SLOT:OFFSET        what was of a context that has just ended
   kHostPtr,   // hostp:OFFSET            a buffer of the program that the driver does not know
   kRegion,    // region:SLOT             page-aligned host memory for cuMemHostRegister

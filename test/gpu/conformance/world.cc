@@ -83,6 +83,12 @@ bool World::alive(const Use& use) {
   return o.live && o.serial == use.serial;
 }
 
+void World::waited_for(uint64_t stream) {
+  for (MemoryState& m : memory_) {
+    m.waited = m.waited || (!m.live && m.in_order && m.freed_in == stream);
+  }
+}
+
 void World::forget_context(int64_t slot, uint64_t now) {
   for (MemoryState& m : memory_) {
     if (m.live && m.context == slot && m.kind != kMemVmm && m.kind != kMemRegistered) {

@@ -32,6 +32,8 @@ struct MemoryState {
   uint32_t serial = 0;
   uint64_t freed_at = 0;  // the count of calls that allocate, when it was freed
   bool in_order = false;  // it was freed in stream order
+  uint64_t freed_in = 0;  // in that of which stream
+  bool waited = false;    // which was waited for since
   uint64_t lost_at = 0;   // and when its context ended
   uint64_t buffer_id = 0;
   Owner owner;
@@ -77,6 +79,8 @@ class World {
   std::string handle_name(uint64_t value) const;
   bool alive(const Use& use);
   // All that belongs to a context that is gone. `now`: the count of calls that allocate.
+  // What was freed in that stream's order is gone.
+  void waited_for(uint64_t stream);
   void forget_context(int64_t slot, uint64_t now);
   // What belongs to a green context that is gone is the primary one's; but for its streams, which nobody may use. Nothing is pending.
   void leave_context(int64_t slot, int primary);
