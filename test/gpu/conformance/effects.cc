@@ -216,10 +216,21 @@ void Runner::close_descriptors(const Call& call, const Made& made) {
   }
 }
 
+bool Runner::only_primary_context() {
+  int live = 0;
+  for (int slot = 0; slot < slots_of('c'); ++slot) {
+    live += world_.object('c', slot).live ? 1 : 0;
+  }
+  return live <= 1;
+}
+
 void Runner::take_effect(const Call& call, Made& made, bool captured) {
   close_descriptors(call, made);
-  if (std::string_view(ops()[static_cast<size_t>(call.op)].symbol) == "cuStreamSynchronize") {
+  const std::string_view symbol = ops()[static_cast<size_t>(call.op)].symbol;
+  if (symbol == "cuStreamSynchronize") {
     world_.waited_for(made.stream);
+  } else if (symbol == "cuCtxSynchronize" && only_primary_context()) {
+    world_.waited_for_all();
   }
   made.count = 0;
   for (const Arg& arg : call.args) {
@@ -234,9 +245,10 @@ void Runner::take_effect(const Call& call, Made& made, bool captured) {
   }
   for (const Arg& arg : call.args) {
     if (arg.kind == Kind::kGone) {
-      end_objects(arg, std::strstr(ops()[static_cast<size_t>(call.op)].symbol, "cuMemFreeAsync") != nullptr);
-      if (arg.letter == 'm') {
-        world_.memory(arg.v[0]).freed_in = made.stream;
+      const bool in_order = symbol.starts_with("cuMemFreeAsync");
+      end_objects(arg, in_order);
+      if (arg.letter == 'm' && in_order) {
+        world_.freed_in_order(arg.v[0], made.stream);
       }
     } else if (arg.kind == Kind::kBind) {
       MemoryState& memory = world_.memory(arg.v[0]);

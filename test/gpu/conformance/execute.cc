@@ -347,7 +347,7 @@ bool Runner::resolve_memory(const Arg& arg, Made& made, uint64_t& value) {
     made.refs.src = made.refs.src != 0 ? made.refs.src : value;
     made.refs.ptr = value;
     const int64_t in_order = arg.count > 2 ? arg.v[2] : 0;
-    const bool named_so = !memory.in_order || in_order == 1 || (in_order == 2 && memory.waited);
+    const bool named_so = !memory.in_order || in_order == 1 || (in_order == 2 && world_.gone_in_order(memory));
     return !memory.live && memory.address != 0 &&
            (arg.kind == Kind::kLost ? memory.lost_at
             : named_so              ? memory.freed_at

@@ -135,6 +135,7 @@ class Runner {
   void take_effect(const Call& call, Made& made, bool captured);
   void note_alias(int64_t slot, uint64_t handle);
   void make_objects(const Arg& arg, const Call& call, Made& made);
+  bool only_primary_context();
   void end_objects(const Arg& arg, bool in_order);
   void data_effect(const Call& call, Made& made, bool captured);
   void special_effect(const Call& call, Made& made);

@@ -474,6 +474,7 @@ class Maker : public Arguments {
     if (known < 0) {
       put("cuStreamCreate", {object_arg(Kind::kNew, 's', stream), number_of(1)});
     }
+    put("cuCtxSynchronize", {});
     if (plain) {
       put("cuMemAlloc_v2", {new_memory_of(kMemPlain, memory, size), number_of(size)});
     } else {

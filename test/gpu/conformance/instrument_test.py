@@ -212,6 +212,13 @@ class TheSecondProcess(unittest.TestCase):
                          "cuStreamSynchronize s:1", "cuMemFree_v2 freed:0:0:2", "cuStreamSynchronize s:0", "cuMemFree_v2 freed:0:0:2")
         self.assertEqual([line.split()[1] for line in lines[4:9]], ["-", "0", "-", "0", "1"])
 
+    def test_what_lies_where_other_memory_may_be_freed_still_is_not_named(self):
+        """Seen on an H200: a pool's memory lay where memory was that another stream had freed, and was told of that."""
+        freed = ("cuStreamCreate +s:0 i:1", "cuMemAlloc_v2 +m:1:0:216 i:216", "cuMemFreeAsync -m:1 s:-1", "cuMemAllocAsync +m:0:2:216 i:216 s:0", "cuMemFreeAsync -m:0 s:0",
+                 "cuStreamSynchronize s:0")
+        self.assertEqual(lines_of(*freed, "cuMemFree_v2 freed:0:0:2", "cuCtxSynchronize", "cuMemFree_v2 freed:0:0:2")[6:9],
+                         ["cuMemFree_v2 -", "cuCtxSynchronize 0", "cuMemFree_v2 1"])
+
     def test_an_array_may_lie_where_memory_was(self):
         lines = lines_of("cuMemAlloc_v2 +m:0:0:216 i:216", "cuMemFree_v2 -m:0", "cuMipmappedArrayCreate +y:0 array3ddesc:64:32:0:32:4:0 i:1", "cuMemFree_v2 freed:0:0")
         self.assertEqual([line.split()[1] for line in lines[:4]], ["0", "0", "0", "-"])

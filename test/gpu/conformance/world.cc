@@ -32,6 +32,7 @@ void World::clear() {
   for (MemoryState& memory : memory_) {
     memory = MemoryState{};
   }
+  unwaited_frees_.clear();
   for (auto& [letter, all] : objects_) {
     for (size_t slot = 0; slot < all.size(); ++slot) {
       const bool stays = (letter == 'c' && slot < 2) || (letter == 'p' && slot == 0);
@@ -83,7 +84,19 @@ bool World::alive(const Use& use) {
   return o.live && o.serial == use.serial;
 }
 
+void World::freed_in_order(int64_t slot, uint64_t stream) {
+  memory(slot).freed_in = stream;
+  unwaited_frees_.insert(stream);
+}
+
+void World::waited_for_all() {
+  for (const std::set<uint64_t> streams = unwaited_frees_; uint64_t stream : streams) {
+    waited_for(stream);
+  }
+}
+
 void World::waited_for(uint64_t stream) {
+  unwaited_frees_.erase(stream);
   for (MemoryState& m : memory_) {
     m.waited = m.waited || (!m.live && m.in_order && m.freed_in == stream);
   }

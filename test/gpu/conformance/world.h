@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -78,15 +79,20 @@ class World {
   std::string pointer_name(uint64_t address) const;
   std::string handle_name(uint64_t value) const;
   bool alive(const Use& use);
-  // All that belongs to a context that is gone. `now`: the count of calls that allocate.
-  // What was freed in that stream's order is gone.
+  // Of memory that was freed in stream order: it is gone once the stream was waited for. Until then the driver may give its place away, and
+  // still answer for the former memory there, so that no other such memory is asked about.
+  void freed_in_order(int64_t slot, uint64_t stream);
   void waited_for(uint64_t stream);
+  void waited_for_all();
+  bool gone_in_order(const MemoryState& memory) const { return memory.waited && unwaited_frees_.empty(); }
+  // All that belongs to a context that is gone. `now`: the count of calls that allocate.
   void forget_context(int64_t slot, uint64_t now);
   // What belongs to a green context that is gone is the primary one's; but for its streams, which nobody may use. Nothing is pending.
   void leave_context(int64_t slot, int primary);
 
  private:
   std::array<MemoryState, kMemorySlots> memory_;
+  std::set<uint64_t> unwaited_frees_;  // streams
   std::map<int, std::vector<ObjectState>> objects_;
   uint32_t serial_ = 0;
 };
