@@ -190,6 +190,11 @@ TEST_F(Answers, MemoryThatIsFreedAgainHarmsNoOther) {
   expect_same_unshared({"freed_beside"});
 }
 
+TEST_F(Answers, PlainMemoryIsNotAttachedToStreams) {
+  expect_same_alone({"attached_to_streams"});
+  expect_same_by("managed", {"attached_to_streams"});
+}
+
 TEST_F(Answers, MemoryThatIsMappedWithoutAccess) {
   expect_same_alone({"mapped_without_access"});
   expect_same_unshared({"mapped_without_access"});

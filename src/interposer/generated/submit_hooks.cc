@@ -518,14 +518,6 @@ NVSHARE_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallb
   return submit<&RealDriver::cuStreamAddCallback_ptsz, 0, true>(hStream, callback, userData, flags);
 }
 
-NVSHARE_EXPORT CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned flags) {
-  return submit<&RealDriver::cuStreamAttachMemAsync, 0, false>(hStream, dptr, length, flags);
-}
-
-NVSHARE_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned flags) {
-  return submit<&RealDriver::cuStreamAttachMemAsync_ptsz, 0, true>(hStream, dptr, length, flags);
-}
-
 NVSHARE_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* paramArray, unsigned flags) {
   return submit<&RealDriver::cuStreamBatchMemOp, 0, false>(stream, count, paramArray, flags);
 }

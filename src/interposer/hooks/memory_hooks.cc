@@ -276,6 +276,13 @@ NVSHARE_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t b
   return submit<&RealDriver::cuMemPrefetchAsync_v2_ptsz, 4, true>(unless_plain(address), bytes, to, flags, stream);
 }
 
+NVSHARE_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes, unsigned flags) {
+  return submit<&RealDriver::cuStreamAttachMemAsync, 0, false>(stream, unless_plain(address), bytes, flags);
+}
+NVSHARE_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_t bytes, unsigned flags) {
+  return submit<&RealDriver::cuStreamAttachMemAsync_ptsz, 0, true>(stream, unless_plain(address), bytes, flags);
+}
+
 NVSHARE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   return allocate_async<&RealDriver::cuMemAllocAsync, false>(address, bytes, stream);
 }

@@ -130,6 +130,7 @@ void freed_twice();
 void freed_beside();
 void freed_in_order();
 void mapped_without_access();
+void attached_to_streams();
 void refusals();
 void array_copies();
 void for_managed_memory();

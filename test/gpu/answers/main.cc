@@ -31,6 +31,7 @@ constexpr Sequence kSequences[] = {
     {"freed_beside", 1, freed_beside},
     {"freed_in_order", 1, freed_in_order},
     {"mapped_without_access", 1, mapped_without_access},
+    {"attached_to_streams", 1, attached_to_streams},
     {"textures", 1, textures},
     {"hand_graphs", 1, hand_graphs},
     {"hand_graphs_updated", 1, hand_graphs_updated},

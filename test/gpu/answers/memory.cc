@@ -281,6 +281,21 @@ void freed_in_order() {
   say_result("end the capture", call("cuStreamEndCapture", stream, &graph));
 }
 
+// Plain memory is not attached to a stream, managed memory is.
+void attached_to_streams() {
+  use(0);
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  Address managed = 0;
+  must("cuMemAllocManaged", &managed, size_t{4096}, 1u);
+  for (const Address address : {plain(1000), plain(6 * kMiB), managed}) {
+    for (const unsigned flags : {4u, 1u}) {  // to this stream, to all
+      say_result("attach", call("cuStreamAttachMemAsync", stream, address, size_t{0}, flags));
+      must("cuStreamSynchronize", stream);
+    }
+  }
+}
+
 // Memory that is mapped and that no GPU may use yet: it has attributes, and neither a range nor a device pointer.
 void mapped_without_access() {
   use(0);
