@@ -104,7 +104,7 @@ class Model {
     while (!words.empty() && count < all.size()) {
       all[count++] = take(words, '|');
     }
-    return number(all[static_cast<size_t>(random_.below(static_cast<int64_t>(count)))]);
+    return count > 0 ? number(all[static_cast<size_t>(random_.below(static_cast<int64_t>(count)))]) : 0;
   }
 
   int64_t device() { return settings_.devices > 1 ? random_.below(settings_.devices) : 0; }
