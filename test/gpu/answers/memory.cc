@@ -274,8 +274,20 @@ void freed_in_order() {
       say_result("range", call("cuMemGetAddressRange_v2", &base, &found, address));
     }
   }
-  Address nothing = 77;
   Graph graph = nullptr;
+  for (const int mode : {0, 1, 2}) {
+    const Address address = plain(6 * kMiB);
+    must("cuMemFreeAsync", address, stream);
+    must("cuStreamSynchronize", stream);
+    must("cuStreamBeginCapture_v2", stream, mode);
+    unsigned type = 77;
+    Address base = 0;
+    size_t found = 0;
+    say_result("memory type in a capture", call("cuPointerGetAttribute", static_cast<void*>(&type), kMemoryType, address));
+    say_result("range in a capture", call("cuMemGetAddressRange_v2", &base, &found, address));
+    say_result("end the capture", call("cuStreamEndCapture", stream, &graph));
+  }
+  Address nothing = 77;
   must("cuStreamBeginCapture_v2", stream, 0);  // global
   say_result("allocate nothing", call("cuMemAllocAsync", &nothing, size_t{0}, Stream{nullptr}));
   say_result("end the capture", call("cuStreamEndCapture", stream, &graph));
