@@ -2,6 +2,7 @@
 // wait are missing.
 #include <algorithm>
 
+#include "simgpu/capture.h"
 #include "simgpu/context.h"
 #include "simgpu/copy.h"
 
@@ -17,10 +18,19 @@ bool is_of_pool(CUdeviceptr address) {
   return range != nullptr && range->kind == RangeKind::kPool;
 }
 
+// Told before addresses are looked at, as of fills, of which it was measured.
+bool captures_in_vain(const Stream& stream) {
+  std::lock_guard lock(stream.context->mutex);
+  const Capture* capture = stream.capture.load();
+  return capture != nullptr && capture->invalid.load();
+}
+
 CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, uint32_t bytes, unsigned flags, Default null_means) {
   Stream* found = nullptr;
   if (const CUresult result = find_stream(stream, null_means, &found)) return result;
-  if ((flags & ~kFlags) != 0 || address % bytes != 0 || is_of_pool(address)) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & ~kFlags) != 0 || address % bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (captures_in_vain(*found)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (is_of_pool(address)) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t at = 0; at < bytes; at += 4) {
     const auto word = static_cast<uint32_t>(value >> (8 * at));
     if (const CUresult result = fill({address + at, 4, word, 4, 1, 1}, stream, null_means, Timing::kAsynchronous)) return result;

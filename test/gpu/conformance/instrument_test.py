@@ -219,6 +219,11 @@ class TheSecondProcess(unittest.TestCase):
         self.assertEqual(lines_of(*freed, "cuMemFree_v2 freed:0:0:2", "cuCtxSynchronize", "cuMemFree_v2 freed:0:0:2")[6:9],
                          ["cuMemFree_v2 -", "cuCtxSynchronize 0", "cuMemFree_v2 1"])
 
+    def test_a_capture_that_failed_is_told_before_memory_of_a_pool(self):
+        lines = lines_of("cuMemAllocAsync +m:3:2:4096 i:4096 s:-1", "cuStreamCreate +s:0 i:1", "cuMemsetD8Async dst:3:0:1:4096 i:1 i:4096 s:0", "cuStreamBeginCapture_v2 s:0 i:0", "cuPointerSetAttribute word:1 i:6 ptr:3:0",
+                         "cuStreamBatchMemOp_v2 ~dst:3:2292:0:4 s:0 i:1 memop:2:236092 i:0")
+        self.assertEqual([line.split()[1] for line in lines[4:6]], ["900", "901"])
+
     def test_an_array_may_lie_where_memory_was(self):
         lines = lines_of("cuMemAlloc_v2 +m:0:0:216 i:216", "cuMemFree_v2 -m:0", "cuMipmappedArrayCreate +y:0 array3ddesc:64:32:0:32:4:0 i:1", "cuMemFree_v2 freed:0:0")
         self.assertEqual([line.split()[1] for line in lines[:4]], ["0", "0", "0", "-"])
