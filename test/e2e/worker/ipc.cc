@@ -88,6 +88,8 @@ struct Imported {
     CUcontext other = nullptr;
     check(cuda().cuCtxCreate_v2(&other, 0, 0), "cuCtxCreate");
     expect(cuda().cuMemsetD8Async(address, 1, 64, nullptr), CUDA_ERROR_INVALID_VALUE, "filling imported memory from another context");
+    expect(cuda().cuStreamWriteValue32_v2(nullptr, address, 1, 0), CUDA_ERROR_INVALID_VALUE,
+           "a value on imported memory from another context");
     uint64_t word = 0;
     check(cuda().cuMemcpyDtoH_v2(&word, address, sizeof word), "copying imported memory from another context");
     CUdeviceptr opened = 0;
