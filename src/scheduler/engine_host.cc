@@ -14,9 +14,12 @@ using namespace protocol;
 constexpr int64_t kPrepareStepSmall = 64LL << 20;
 constexpr int64_t kPrepareStepLarge = 256LL << 20;
 
-int64_t to_step(int64_t bytes) {
+int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1) / step * step; }
+
+// Nothing beyond what the client has: where host memory is scarce, others need it.
+int64_t to_step(int64_t bytes, int64_t allocated) {
   const int64_t step = bytes > kPrepareStepLarge ? kPrepareStepLarge : kPrepareStepSmall;
-  return (bytes + step - 1) / step * step;
+  return std::min(round_up(bytes, step), round_up(std::max(bytes, allocated), kPrepareStepSmall));
 }
 
 }  // namespace
@@ -90,7 +93,7 @@ void Engine::prepare_swaps(policy::GpuId gpu) {
   for (const policy::SwapDemand& demand : policy::swap_demands(steps_.state(), gpu)) {
     Client* client = clients_.find(demand.client);
     if (client == nullptr || client->backend != Backend::kVmm) continue;
-    const int64_t bytes = to_step(demand.bytes);
+    const int64_t bytes = to_step(demand.bytes, static_cast<int64_t>(client->memory.allocated));
     if (bytes > client->prepares) messenger_.send(*client, PrepareSwap{static_cast<uint64_t>(bytes)});
     client->prepares = std::max(bytes, bytes == 0 ? 0 : client->prepares);
     gpus_[gpu].prepares |= client->prepares > 0;

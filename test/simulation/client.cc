@@ -276,7 +276,7 @@ void Client::flush() {
 }
 
 void Client::hold_to_resident() {
-  if (turn::may_run(turn_)) budget_ = std::min(budget_, resident_);
+  if (turn::may_run(turn_)) budget_ = std::min(budget_, resident_ + static_cast<Bytes>(turn::growth_kept(turn_)));
 }
 
 void Client::connect() {

@@ -1,6 +1,7 @@
 #include "interposer/link/turns.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "interposer/gate/gate.h"
 #include "interposer/gate/pacer.h"
@@ -252,7 +253,8 @@ void Turns::flush() {
 }
 
 void Turns::hold_to_resident() {
-  if (ask([](const turn::Turn& turn) { return turn::may_run(turn); })) device_.memory().residency.lower_budget(signs.budget_);
+  const auto [runs, kept] = ask([](const turn::Turn& turn) { return std::pair(turn::may_run(turn), turn::growth_kept(turn)); });
+  if (runs) device_.memory().residency.lower_budget(signs.budget_, kept);
 }
 
 void Turns::reset_after_fork() {

@@ -48,10 +48,10 @@ bool Residency::run_if_complete() {
   return complete;
 }
 
-void Residency::lower_budget(std::atomic<size_t>& budget) {
+void Residency::lower_budget(std::atomic<size_t>& budget, size_t kept) {
   Lock lock(blocks_.mutex);
-  const size_t resident = use_.resident();
-  if (resident < budget.load(std::memory_order_relaxed)) budget.store(resident, std::memory_order_release);
+  const size_t least = use_.resident() + kept;
+  if (least < budget.load(std::memory_order_relaxed)) budget.store(least, std::memory_order_release);
 }
 
 bool Residency::claim(size_t bytes, bool* running) {

@@ -31,8 +31,9 @@ class Residency {
   void set_running(bool running);
   // The turn begins at once if everything is on the GPU; false: it is not, or is on its way. Only while the mover has nothing to do.
   bool run_if_complete();
-  // Holds this process to what it has: sets the budget to what is resident, atomically with allocations that are under way.
-  void lower_budget(std::atomic<size_t>& budget);
+  // Holds this process to what it has: lowers the budget to what is resident and `kept` bytes more, atomically with allocations that are
+  // under way.
+  void lower_budget(std::atomic<size_t>& budget, size_t kept);
   // Counts so many bytes that will not move, if the program runs and they fit into the budget. Inside the gate. *running: the first of
   // these.
   bool claim(size_t bytes, bool* running);

@@ -58,6 +58,8 @@ struct Growth {
   Answer answer = Answer::kNone;
   uint64_t request = 0;
   uint64_t bytes = 0;  // of the one thread that waits
+  // They were granted, and the thread has yet to wake up and take them: until then the budget is not lowered below them. 0: not so.
+  Instant kept_until = 0;
 };
 
 // An allocation that the tenant's memory limit may not allow: it waits for a larger lease. Needs no lock of the GPU.
@@ -116,6 +118,7 @@ inline bool lost_turn(const Turn& turn) { return turn.phase == Phase::kOut || tu
 // Nobody counts this process's memory, nor is about to.
 inline bool alone(const Turn& turn) { return !turn.connected && !turn.registering; }
 // Bytes that an allocation waits for.
+inline uint64_t growth_kept(const Turn& turn) { return turn.growth.kept_until != 0 ? turn.growth.bytes : 0; }
 inline uint64_t growth_wanted(const Turn& turn) { return turn.growth.answer == Growth::Answer::kAsked ? turn.growth.bytes : 0; }
 
 }  // namespace nvshare::interposer::turn

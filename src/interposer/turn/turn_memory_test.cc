@@ -297,6 +297,46 @@ TEST(TurnGrowth, NothingIsTakenAloneThatTheNextSchedulerIsNotToldOf) {
   EXPECT_EQ(turn->growth.answer, Growth::Answer::kGranted);
 }
 
+// Others that wait for memory take back what is not used, but not what was granted a moment ago: its thread would ask anew without end.
+TEST(TurnGrowth, WhatWasGrantedIsKeptUntilItsThreadHasHadTimeToTakeIt) {
+  TestTurn turn;
+  turn.contend(1, 1, 0);
+  turn.bring_to(R);
+  turn.take(turn.contention());
+  turn.take(GrowthWanted{100});
+  EXPECT_EQ(growth_kept(turn.state()), 0U);
+  protocol::MemAvailable granted{};
+  granted.request = turn->growth.request;
+  granted.granted = 1;
+  granted.budget = turn.budget + 100;
+  turn.take(granted);
+  turn.take(turn.contention());
+  EXPECT_EQ(growth_kept(turn.state()), 100U);
+  turn.take(GrowthEnded{});
+  turn.now += 9 * kMs;
+  turn.take(Tick{});
+  EXPECT_EQ(growth_kept(turn.state()), 100U) << "the thread may be on its way";
+  ASSERT_LE(next_deadline(turn.state()), turn.now + kMs);
+  const int news = turn.news;
+  turn.now += kMs;
+  turn.take(Tick{});
+  EXPECT_EQ(growth_kept(turn.state()), 0U);
+  EXPECT_EQ(turn.news, news + 1) << "nobody gives it back";
+  EXPECT_EQ(next_deadline(turn.state()), kNever);
+}
+
+TEST(TurnGrowth, NothingIsKeptBeyondTheSchedulerThatGrantedIt) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(GrowthWanted{100});
+  protocol::MemAvailable granted{};
+  granted.request = turn->growth.request;
+  granted.granted = 1;
+  turn.take(granted);
+  turn.take(Disconnected{});
+  EXPECT_EQ(growth_kept(turn.state()), 0U);
+}
+
 TEST(TurnGrowth, IsAnsweredOnceAndOnlyToItsRequest) {
   TestTurn turn;
   turn.bring_to(R);
