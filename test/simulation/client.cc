@@ -361,7 +361,7 @@ void Client::disconnected() {
   inbox_.clear();
   host_.lender_gone();
   if (std::exchange(link_, Link::kNone) == Link::kRegisters) {
-    step(turn::Registering{false});
+    step(turn::Registering{false, true});
   } else {
     step(turn::Disconnected{});
     backoff_ = kReconnectFirst;

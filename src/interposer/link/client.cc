@@ -129,6 +129,7 @@ FileDescriptor Client::open_socket() {
 }
 
 bool Client::connect_once() {
+  broke_off_ = false;
   FileDescriptor fd = open_socket();
   if (!fd) return false;
   const protocol::Register hello = registration();
@@ -190,7 +191,8 @@ protocol::Register Client::registration() {
 
 bool Client::handshake(int fd, const protocol::Register& hello, protocol::Registered* terms) {
   protocol::Packet packet = protocol::encode(hello, protocol::kVersionMin);
-  if (::send(fd, packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) return false;
+  broke_off_ = ::send(fd, packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length);
+  if (broke_off_) return false;
   pollfd readable{fd, POLLIN, 0};
   if (poll(&readable, 1, static_cast<int>(kHandshakePatience_ns / kMillisecond)) != 1) {
     log(LogLevel::kWarning, "the scheduler does not answer");
@@ -199,6 +201,7 @@ bool Client::handshake(int fd, const protocol::Register& hello, protocol::Regist
   }
   ssize_t got = recv(fd, packet.bytes, sizeof packet.bytes, 0);
   if (got <= 0) {
+    broke_off_ = true;
     errno = ECONNREFUSED;
     return false;
   }
@@ -246,7 +249,7 @@ void Client::reconnect() {
   turns.take(turn::Registering{true});
   turns.hold_to_resident();
   const bool connected = connect_once();
-  if (!connected) turns.take(turn::Registering{false});
+  if (!connected) turns.take(turn::Registering{false, broke_off_});
   if (connected) {
     log(LogLevel::kInfo, "the scheduler is back");
     send_arena_held();

@@ -110,6 +110,7 @@ class Client {
   char refusal_told_[256] = {};            // in the log; before the socket's thread starts, then its alone
   const char* barred_by_ = refusal_told_;  // before it is shared
   bool asks_only_ = false;                 // before the socket's thread starts
+  bool broke_off_ = false;                 // the last registration: a scheduler listened, and ended it without an answer; the same
   // The socket's thread's:
   bool counts_progress_ = false;  // for the scheduler, who asked
   uint64_t question_ = 0;

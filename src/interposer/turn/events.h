@@ -35,6 +35,7 @@ struct Wished {  // a thread found the gate closed
 };
 struct Registering {  // what this process has is about to be told to the next scheduler; or it was in vain
   bool begins;
+  bool broke_off = false;  // in vain, though a scheduler listened: it ended the connection, or ended itself
 };
 struct Connected {  // registered
   uint64_t epoch;

@@ -11,6 +11,7 @@ namespace {
 
 // In which a thread wakes up and takes what it was granted.
 constexpr int64_t kGrantKept_ns = 10'000'000;
+constexpr int kBrokenOffMost = 5;  // registrations that begin patience anew
 
 bool same(const protocol::Grant& one, const protocol::Grant& other) { return one.epoch == other.epoch && one.grant == other.grant; }
 
@@ -85,10 +86,16 @@ struct Handler {
     if (message.granted != 0) turn.growth.kept_until = at.now + kGrantKept_ns;
   }
 
-  void operator()(const Registering& event) const { turn.registering = event.begins; }
+  void operator()(const Registering& event) const {
+    turn.registering = event.begins;
+    // A scheduler is there, and may have taken in what it was told: patience begins anew. One that breaks off each time is none.
+    if (!event.broke_off || ++turn.broken_off > kBrokenOffMost) return;
+    turn.disconnected_at = at.now;
+  }
   void operator()(const Connected& event) const {
     turn.connected = true;
     turn.registering = false;
+    turn.broken_off = 0;
     turn.grant = {event.epoch, 0};
     turn.budget_sequence = 0;
     nobody_waits(turn, at, false);  // the scheduler says anew who does

@@ -81,7 +81,8 @@ struct Turn {
   bool prefetch_wanted = false;  // it is to go on
   protocol::Grant grant{};
   uint64_t budget_sequence = 0;
-  Instant disconnected_at = 0;
+  Instant disconnected_at = 0;      // when a scheduler was last there
+  int broken_off = 0;               // registrations since then that a scheduler broke off
   Instant opened_at = 0;            // when the gate was opened for this turn, or since the last pause; 0: it was not
   uint64_t submissions_before = 0;  // opened_at
   Instant looked_at = 0;            // the last Tick

@@ -337,6 +337,35 @@ TEST(TurnGrowth, NothingIsKeptBeyondTheSchedulerThatGrantedIt) {
   EXPECT_EQ(growth_kept(turn.state()), 0U);
 }
 
+// The next scheduler may have taken in what the registration said, and gives the rest to others.
+TEST(TurnGrowth, PatienceBeginsAnewWhereASchedulerBrokeARegistrationOff) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(Disconnected{});
+  const Instant left = turn->disconnected_at;
+  turn.now += 5000 * kMs;
+  turn.take(Registering{true});
+  turn.take(Registering{false});
+  EXPECT_EQ(turn->disconnected_at, left) << "nobody listened";
+  turn.take(Registering{true});
+  turn.take(Registering{false, true});
+  EXPECT_EQ(turn->disconnected_at, turn.now);
+  // One that never lets it register must not hold allocations up for ever.
+  for (int i = 0; i < 20; ++i) {
+    turn.now += 1000 * kMs;
+    turn.take(Registering{true});
+    turn.take(Registering{false, true});
+  }
+  EXPECT_GT(turn.now - turn->disconnected_at, 2000 * kMs);
+  turn.take(Registering{true});
+  turn.take(Connected{2, false});
+  turn.take(Disconnected{});
+  turn.now += 1000 * kMs;
+  turn.take(Registering{true});
+  turn.take(Registering{false, true});
+  EXPECT_EQ(turn->disconnected_at, turn.now) << "as at first";
+}
+
 TEST(TurnGrowth, IsAnsweredOnceAndOnlyToItsRequest) {
   TestTurn turn;
   turn.bring_to(R);
