@@ -54,6 +54,20 @@ TEST_F(EngineTest, WhatWasAllocatedWithoutTheLockNeedsNoHostMemory) {
   EXPECT_EQ(report(6 * kGiB, 3 * kGiB), 3 * kGiB) << "and has been written since";
 }
 
+// What is prepared and not used lies in a segment of which a part is in use, and does not come back: a neighbour's load once waited for
+// that for ever (simulation, seed 1590173813).
+TEST_F(EngineTest, HostMemoryIsNotPreparedBeyondWhatAClientHas) {
+  join(1, 1001, 864 * kMiB, 864 * kMiB);
+  join(2, 1002, 15 * kGiB, 0);
+  const auto prepared = [&](ConnectionId of) {
+    const auto told = packets_.last<protocol::PrepareSwap>(of);
+    return told ? static_cast<int64_t>(told->bytes) : -1;
+  };
+  EXPECT_GE(prepared(1), 0) << "both do not fit";
+  EXPECT_LT(prepared(1), 864 * kMiB + 64 * kMiB);
+  EXPECT_EQ(prepared(1) % (64 * kMiB), 0) << "no segments too small to swap to";
+}
+
 TEST_F(EngineTest, ToldToUseLessForeignMemoryFirstFillsTheRest) {
   settings_.gpu_physical_memory = 10 * kGiB;
   join(1, 1001, 0, 0);

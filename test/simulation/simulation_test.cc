@@ -117,6 +117,20 @@ TEST(Simulation, MembersOfAGangGiveUpWhatTheyDoNotNeedForEachOther) {
   EXPECT_EQ(simulation::Run(draw_plan(1570007191), stage.options).play(), "");
 }
 
+// A load waited for ever for memory of a neighbour, for which host memory had no room: what others had prepared beyond what they have
+// counted as room.
+TEST(Simulation, WhatIsPreparedIsRoomForOthers) {
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1590173813), stage.options).play(), "");
+}
+
+// A scheduler came back, and the connection of a program that registered with it broke: the program helped itself at once, as if there were
+// none, to what that scheduler gave others.
+TEST(Simulation, WhereARegistrationBreaksASchedulerIsThere) {
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1590161718), stage.options).play(), "");
+}
+
 TEST(Simulation, TheSameSeedIsTheSameRun) {
   Stage stage;
   stage.options.tells = true;
