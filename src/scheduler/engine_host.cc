@@ -93,7 +93,7 @@ void Engine::prepare_swaps(policy::GpuId gpu) {
   for (const policy::SwapDemand& demand : policy::swap_demands(steps_.state(), gpu)) {
     Client* client = clients_.find(demand.client);
     if (client == nullptr || client->backend != Backend::kVmm) continue;
-    const int64_t bytes = to_step(demand.bytes, static_cast<int64_t>(client->memory.allocated));
+    const int64_t bytes = to_step(demand.bytes, bounded(client->memory.allocated));
     if (bytes > client->prepares) messenger_.send(*client, PrepareSwap{static_cast<uint64_t>(bytes)});
     client->prepares = std::max(bytes, bytes == 0 ? 0 : client->prepares);
     gpus_[gpu].prepares |= client->prepares > 0;

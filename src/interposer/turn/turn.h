@@ -118,8 +118,9 @@ inline bool drains_together(const Turn& turn, uint64_t drain) { return drain == 
 inline bool lost_turn(const Turn& turn) { return turn.phase == Phase::kOut || turn.phase == Phase::kLoading; }
 // Nobody counts this process's memory, nor is about to.
 inline bool alone(const Turn& turn) { return !turn.connected && !turn.registering; }
-// Bytes that an allocation waits for.
+// Bytes that were granted, and may not have been taken yet.
 inline uint64_t growth_kept(const Turn& turn) { return turn.growth.kept_until != 0 ? turn.growth.bytes : 0; }
+// Bytes that an allocation waits for.
 inline uint64_t growth_wanted(const Turn& turn) { return turn.growth.answer == Growth::Answer::kAsked ? turn.growth.bytes : 0; }
 
 }  // namespace nvshare::interposer::turn
