@@ -124,11 +124,10 @@ TEST(Simulation, WhatIsPreparedIsRoomForOthers) {
   EXPECT_EQ(simulation::Run(draw_plan(1590173813), stage.options).play(), "");
 }
 
-// A scheduler came back, and the connection of a program that registered with it broke: the program helped itself at once, as if there were
-// none, to what that scheduler gave others.
-TEST(Simulation, WhereARegistrationBreaksASchedulerIsThere) {
+// A program grew beside others that wait for memory: news of them came after each grant, and took it back before the thread had woken up.
+TEST(Simulation, GrowthBesideOthersThatWaitForMemoryComesToAnEnd) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_plan(1590161718), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1710054388), stage.options).play(), "");
 }
 
 TEST(Simulation, TheSameSeedIsTheSameRun) {
