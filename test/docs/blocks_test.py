@@ -2,17 +2,20 @@
 """The shell blocks of README.md and of the documents, run on the stand-in GPU, page by page and in their order.
 
   blocks_test.py --build DIR [unittest arguments]
+  blocks_test.py --list      those that do not run, with their reasons
 
 Each block of code says what it is: ```sh, ```text, ```json, ```toml, ```yaml, ```ini. What is ```sh runs, unless the line before it is
 <!-- not run: REASON -->. What a block needs and readers have anyway stands in <!-- run before: COMMANDS -->, before it (`start NAME`
 starts a tenant, `end NAME` ends it, `gone NAME` waits for its end; $TREE is the source tree). Every FILE.py that a block runs is a program that works on 64 MiB of the GPU for the seconds of its first argument, or for a moment. Blocks of JSON, TOML and YAML
-must be such. Without markdown-it (tools/install-dependencies.sh docs) it is skipped: exit status 77.
+must be such. Of a block that does not run, each command is read: what it names of this tree is there, `./dev` knows its command, and nvsharectl,
+where no scheduler is, takes its words. Without markdown-it (tools/install-dependencies.sh docs) it is skipped: exit status 77.
 """
 import argparse
 import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,6 +36,10 @@ ARGUMENTS = argparse.Namespace()
 PATIENCE = 120
 KINDS = {"sh", "text", "json", "toml", "yaml", "ini"}
 # No pipe: grep ends at the first match, and nvsharectl would fail of that now and then.
+WRONG_USE = 125  # of nvsharectl
+# Of the tree's folders these two are made.
+IN_TREE = re.compile(r"(?:\./)?((?:bench|cmake|deploy|docs|src|test|tools)/[^=]+|dev)$")
+HERE = "/usr/share/nvshare/", "deploy/"  # where packages put what lies in the tree
 PRELUDE = """set -euo pipefail
 listed() { grep -qw "$1" <<< "$(nvsharectl status)"; }
 start() { nvsharectl run --quiet --name "$1" -- python3 train.py 600 & until listed "$1"; do sleep 0.05; done; }
@@ -60,6 +67,11 @@ while True:
 
 def documents():
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/how-to").glob("*.md"))]
+
+
+def usage_of(*command):
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 class Block:
@@ -95,6 +107,22 @@ def script_of(blocks):
     return "\n".join(lines) + "\n"
 
 
+def commands_of(text):
+    """The words of each command of a block of simple commands."""
+    found = [[]]
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="();&|<>")
+        lexer.commenters = "#"
+        lexer.whitespace_split = True
+        for word in lexer:
+            if re.fullmatch(r"[();&|]+", word):
+                found.append([])
+            else:
+                found[-1].append(word)
+        found.append([])
+    return [words for words in found if words]
+
+
 class Blocks(unittest.TestCase):
     def test_each_says_what_it_is(self):
         for path in documents():
@@ -116,6 +144,48 @@ class Blocks(unittest.TestCase):
                     self.assertEqual(status, 0, said[-4000:])
         self.assertGreater(ran, 2)
 
+    def test_those_that_do_not_run_name_what_is_there(self):
+        read = 0
+        for path in documents():
+            for block in blocks_of(path.relative_to(ROOT), path.read_text()):
+                if block.kind == "sh" and block.reason:
+                    with self.subTest(block.place):
+                        read += 1
+                        self.assertEqual(self.wrong_with(block.text), [])
+        self.assertGreater(read, 10)
+
+    def test_one_that_names_what_is_not_there_is_noticed(self):
+        for text in ("kubectl apply -f deploy/examples/no-such.yaml\n", "./dev tset\n", "nvsharectl set job=1 kore=5\n", "if true; then\n",
+                     "cp /usr/share/nvshare/jupyter/no-such.py .\n", "build/release/bin/fleet --no-such-option 1\n"):
+            self.assertNotEqual(self.wrong_with(text), [], text)
+
+    def wrong_with(self, text):
+        """What a block names that does not exist; nothing of it is run."""
+        done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return [done.stderr]
+        wrong = []
+        for words in commands_of(text):
+            for word in words:
+                word = word.replace(*HERE)
+                if (named := IN_TREE.match(word)) and not (ROOT / named[1]).exists():
+                    wrong.append(f"{word} is not in the tree")
+            if words[0] == "./dev" and not re.search(rf"^  (\S+, )*{re.escape(words[1])}\b", usage_of("./dev", "help"), re.MULTILINE):
+                wrong.append(f"./dev has no command {words[1]}")
+            if words[0] == "nvsharectl":
+                wrong += self.wrong_words(words[1:])
+            if words[0] == "build/release/bin/fleet":
+                known = usage_of(ARGUMENTS.build / "bin/fleet", "--help")
+                wrong += [f"fleet has no {word}" for word in words if word.startswith("--") and word not in known]
+        return wrong
+
+    @staticmethod
+    def wrong_words(words):
+        program = words.index("--") if "--" in words else len(words)
+        done = subprocess.run([ARGUMENTS.build / "bin/nvsharectl", *words[:program], *(["--", "true"] if words[program:] else [])], check=False,
+                              env={**os.environ, "NVSHARE_RUNTIME_DIR": "/dev/null/none"}, capture_output=True, text=True)
+        return [done.stderr] if done.returncode == WRONG_USE else []
+
     def test_one_that_fails_is_noticed(self):
         for text in ("```sh\nnvsharectl run --no-such-option -- python3 train.py\n```\n", "```sh\nnvsharectl set nobody priority=1\n```\n"):
             status, said = self.run_page(script_of(blocks_of("x.md", text)))
@@ -132,7 +202,7 @@ class Blocks(unittest.TestCase):
             for name in set(re.findall(r"[\w-]+\.py\b", script)):
                 (work / name).write_text(PROGRAM)
             # The short form is installed beside nvsharectl.
-            for name in ("nvsharectl", "nvshare-scheduler"):
+            for name in ("nvsharectl", "nvshare-scheduler", "nvshare-device-plugin"):
                 (programs / name).symlink_to(stage.build / "bin" / name)
             (programs / "nvshare").write_text((ROOT / "deploy/packaging/nvshare").read_text())
             (programs / "nvshare").chmod(0o755)
@@ -157,6 +227,14 @@ class Blocks(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--build", type=pathlib.Path)
+    parser.add_argument("--list", action="store_true")
     ARGUMENTS, others = parser.parse_known_args()
+    if ARGUMENTS.list:
+        for block in (block for path in documents() for block in blocks_of(path.relative_to(ROOT), path.read_text())):
+            if block.kind == "sh" and block.reason:
+                print(f"{block.place}: {block.reason}")
+        sys.exit()
+    if not ARGUMENTS.build:
+        parser.error("--build is missing")
     unittest.main(argv=[sys.argv[0], *others])
