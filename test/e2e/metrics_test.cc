@@ -1,11 +1,13 @@
 // The scheduler's metrics as Prometheus sees them: a real scheduler and programs, scraped over HTTP, compared with its own report, checked
-// by promtool and taken in by a real Prometheus.
+// by promtool and taken in by a real Prometheus, which then answers what the Grafana dashboard asks and computes the rules.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdio>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -56,6 +58,27 @@ int free_port() {
   getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
   return ntohs(address.sin_port);
 }
+
+std::string in_url(const std::string& text) {
+  std::string out;
+  char code[4];
+  for (const char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      out += c;
+    } else {
+      std::snprintf(code, sizeof code, "%%%02X", static_cast<unsigned char>(c));
+      out += code;
+    }
+  }
+  return out;
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& with) {
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size()) text.replace(at, what.size(), with);
+  return text;
+}
+
+nlohmann::json json_file(const std::string& path) { return nlohmann::json::parse(std::ifstream(path)); }
 
 // Prometheus' text format; a line that is not of it fails the test.
 class Scrape {
@@ -250,7 +273,8 @@ class Metrics : public ::testing::Test {
     prometheus_port_ = free_port();
     ASSERT_GT(prometheus_port_, 0);
     const std::string config = stage_.directory() + "/prometheus.yml";
-    std::ofstream(config) << "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\nscrape_configs:\n"
+    std::ofstream(config) << "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
+                          << "rule_files: ['" << E2E_MONITORING << "/rules.yml']\nscrape_configs:\n"
                           << "- job_name: nvshare\n  static_configs: [{targets: ['127.0.0.1:" << port() << "']}]\n";
     prometheus_ = &stage_.start_command(
         "prometheus",
@@ -258,13 +282,78 @@ class Metrics : public ::testing::Test {
          "--web.listen-address=127.0.0.1:" + std::to_string(prometheus_port_)},
         false);
   }
+  nlohmann::json query(const std::string& expression) const {
+    const std::string body = http_get(prometheus_port_, "/api/v1/query?query=" + in_url(expression));
+    const auto json = nlohmann::json::parse(body, nullptr, false);
+    return json.is_object() && json.value("status", "") == "success" ? json["data"]["result"] : nlohmann::json::array();
+  }
+
+  // Why a query of the dashboard's would show nothing, or lack what its legend names; empty otherwise.
+  std::string wrong_with(const nlohmann::json& target) const {
+    std::string expression = target["expr"];
+    for (const char* variable : {"$gpu", "$tenant"}) expression = replaced(expression, variable, ".*");
+    const auto series = query(replaced(expression, "$__rate_interval", "1m"));
+    if (series.empty()) return expression + " finds nothing\n";
+    const std::string legend = target.value("legendFormat", "");
+    for (size_t at = 0; (at = legend.find("{{", at)) != std::string::npos; ++at) {
+      const std::string label = legend.substr(at + 2, legend.find("}}", at) - at - 2);
+      for (const auto& one : series)
+        if (!one["metric"].contains(label)) return expression + " has no label " + label + "\n";
+    }
+    return "";
+  }
+
+  // Every panel and variable of the dashboard has something to show.
+  void check_dashboard() {
+    const auto board = json_file(E2E_MONITORING "/grafana-dashboard.json");
+    nlohmann::json asked;
+    for (const auto& panel : board["panels"])
+      for (const auto& target : panel["targets"]) asked.push_back(target);
+    for (const auto& variable : board["templating"]["list"]) {
+      const std::string text = variable["query"].is_object() ? variable["query"]["query"] : variable["query"];
+      if (variable["type"] == "datasource") continue;
+      const size_t open = text.find('('), comma = text.find(", ");
+      ASSERT_EQ(text.substr(0, open), "label_values") << text;
+      const std::string label = text.substr(comma + 2, text.size() - comma - 3);
+      asked.push_back({{"expr", text.substr(open + 1, comma - open - 1)}, {"legendFormat", "{{" + label + "}}"}});
+    }
+    ASSERT_GT(asked.size(), 15U);
+    std::string wrong;
+    stage_.wait_until(
+        [&] {
+          wrong.clear();
+          for (const auto& target : asked) wrong += wrong_with(target);
+          return wrong.empty() || !prometheus_->running();
+        },
+        moments());
+    EXPECT_EQ(wrong, "");
+  }
+
+  // Prometheus computes all of them; of the alerts that need no time none is due.
+  void check_rules() {
+    std::string wrong = "never looked";
+    stage_.wait_until(
+        [&] {
+          const auto json = nlohmann::json::parse(http_get(prometheus_port_, "/api/v1/rules"), nullptr, false);
+          if (!json.is_object() || json.value("status", "") != "success") return false;
+          size_t rules = 0;
+          wrong.clear();
+          for (const auto& group : json["data"]["groups"]) {
+            for (const auto& rule : group["rules"]) {
+              ++rules;
+              if (rule["health"] != "ok") wrong += rule["name"].get<std::string>() + ": " + rule["health"].get<std::string>() + "\n";
+              if (rule.value("state", "") == "firing") wrong += rule["name"].get<std::string>() + " fires\n";
+            }
+          }
+          if (rules < 8) wrong += "only " + std::to_string(rules) + " rules\n";
+          return wrong.empty() || !prometheus_->running();
+        },
+        moments());
+    EXPECT_EQ(wrong, "");
+  }
+
   // What it has of a report that does not change any more.
   void check_with_prometheus(const StatusReport& report) {
-    const auto query = [&](const std::string& expression) {
-      const std::string body = http_get(prometheus_port_, "/api/v1/query?query=" + expression);
-      const auto json = nlohmann::json::parse(body, nullptr, false);
-      return json.is_object() && json.value("status", "") == "success" ? json["data"]["result"] : nlohmann::json::array();
-    };
     std::map<std::string, std::string> wanted, got;  // name, id and value by tenant
     for (const auto& tenant : report.tenants)
       wanted[tenant.name] = std::to_string(tenant.id) + ": " + std::to_string(tenant.usage.at(0).grants);
@@ -277,6 +366,8 @@ class Metrics : public ::testing::Test {
     });
     EXPECT_EQ(got, wanted);
     EXPECT_EQ(query("up").at(0)["value"][1], "1");
+    check_dashboard();
+    check_rules();
     stage_.forget(*prometheus_);
   }
 
