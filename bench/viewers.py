@@ -10,8 +10,10 @@ called from event to screen. Asked: under 100 ms, with viewers under 2 % of a pr
 
 The page draws what is on the screen: for the probe its GPU is scrolled to.
 
-At last grants of a busier load (--grant-rate) and the scheduler's processor time without viewers, with one `top` and with ten viewers (nine
-`top` and one page where there is a Chromium), in turn.
+At last grants of a busier load (--grant-rate) and the scheduler's processor time by the number of viewers (--counts: nine `top` and one page are
+ten, where there is a Chromium), in turn, in --pairs rounds, for each of --ways: `plain`; `raised`, the scheduler at nice
+-10; `real-time`, scheduler and clients before all else, so that no viewer has the processor that they want, as where there are more processors
+than work: what is left of a difference is what viewers cost the scheduler itself.
 With --page-alone made-up reports stand in for all of that, and only the browser's processor time is measured: of the page in --page-folder.
 
 Processor time is the kernel's (/proc/PID/task/*/schedstat), of the page that of all of Chromium's processes.
@@ -49,7 +51,8 @@ START_S = 8  # after so long all viewers have started, and what a browser takes 
 DELAY_MAX_MS, PERCENT_MAX = 100, 2
 CALLED_ROWS = 300  # so many lines has the terminal that the probe is looked for in: all clients' rows are on it
 LIMITS = (60, 160)
-VIEWERS = (0, 1, 10)
+TOP_NICE = 10  # `top` gives way to who is looked at
+RAISED_NICE = -10
 
 
 def processor_s(pids):
@@ -85,15 +88,20 @@ def percentile(values, part):
 class Load:
     """bench/load and its scheduler."""
 
-    def __init__(self, options, rate, seconds, settle=1):
+    def __init__(self, options, rate, seconds, settle=1, way="plain"):
         self.folder = tempfile.mkdtemp(prefix="nvs-viewers-", dir="/tmp")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.page = f"127.0.0.1:{free.getsockname()[1]}"
-        self.result = pathlib.Path(self.folder + ".json")
+        self.result, self.wrapper = pathlib.Path(self.folder + ".json"), pathlib.Path(self.folder + ".sh")
         words = ["--clients", options.clients, "--gpus", options.gpus, "--shape", "running", "--rate", rate, "--seconds", seconds, "--status", 0,
                  "--folder", self.folder, "--page", self.page, "--json", self.result, "--settle", settle]
-        self.process = subprocess.Popen([str(options.build / "bin/load"), *map(str, words)], stdout=subprocess.DEVNULL,
+        before = ["chrt", "--rr", "1"] if way == "real-time" else []
+        if way == "raised":
+            self.wrapper.write_text(f'#!/bin/sh\nexec nice -n {RAISED_NICE} {options.build}/bin/nvshare-scheduler "$@"\n')
+            self.wrapper.chmod(0o755)
+            words += ["--scheduler", self.wrapper]
+        self.process = subprocess.Popen([*before, str(options.build / "bin/load"), *map(str, words)], stdout=subprocess.DEVNULL,
                                         start_new_session=True)
         self.environment = {**os.environ, "NVSHARE_RUNTIME_DIR": self.folder + "/run", "TERM": "xterm-256color"}
         self.admin_path, self.client_path = self.folder + "/run/admin/admin.sock", self.folder + "/run/client/scheduler.sock"
@@ -129,11 +137,13 @@ class Load:
         self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         self.result.unlink(missing_ok=True)
+        self.wrapper.unlink(missing_ok=True)
 
     def end(self):
         self.process.wait(PATIENCE_S)
         found = json.loads(self.result.read_text())
         self.result.unlink()
+        self.wrapper.unlink(missing_ok=True)
         return found
 
 
@@ -322,6 +332,9 @@ def measure(options, rate):
             time.sleep(options.settle)
             found[name] = measure_costs(viewer, load, options.seconds)
             if name == "top":  # in one that shows all rows
+                wanted, at = min(os.getpriority(os.PRIO_PROCESS, 0) + TOP_NICE, 19), os.getpriority(os.PRIO_PROCESS, viewer.pid)
+                if at != wanted:
+                    raise SystemExit(f"`top` runs at nice {at}, not {wanted}: it holds up whom it shows")
                 viewer.close()
                 viewer = Top(options.build, load, CALLED_ROWS)
             probe = Probe(load)
@@ -367,16 +380,17 @@ def open_viewers(options, load, count):
 
 def measure_grants(options):
     """Of the load's own clients, by the number of viewers, in turn."""
-    found = {"messages_per_second": options.grant_rate, **{f"viewers_{count}": [] for count in VIEWERS}}
+    found = {"messages_per_second": options.grant_rate, "runs": []}
     for _ in range(options.pairs):
-        for count in VIEWERS:
-            load = Load(options, options.grant_rate, options.seconds, START_S)
-            viewers = open_viewers(options, load, count)
-            mix = load.end()["mix"]
-            for viewer in viewers:
-                viewer.close()
-            found[f"viewers_{count}"].append({key: mix[key] for key in ("grants", "grant_p50_ms", "grant_p99_ms", "cpu_percent",
-                                                                        "scheduler_held_up_percent", "load_held_up_percent")})
+        for way in options.ways.split(","):
+            for count in map(int, options.counts.split(",")):
+                load = Load(options, options.grant_rate, options.seconds, START_S, way)
+                viewers = open_viewers(options, load, count)
+                mix = load.end()["mix"]
+                for viewer in viewers:
+                    viewer.close()
+                found["runs"].append({"way": way, "viewers": count, **{key: mix[key] for key in (
+                    "grants", "grant_p50_ms", "grant_p99_ms", "cpu_percent", "scheduler_held_up_percent", "load_held_up_percent")}})
     return found
 
 
@@ -394,7 +408,9 @@ def main():
     parser.add_argument("--all-seen", action="store_true", help="fails where an event was not seen")
     parser.add_argument("--rates", default="1,40", help="messages per second of all clients together")
     parser.add_argument("--grant-rate", type=int, default=400)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=3, help="rounds of grants")
+    parser.add_argument("--counts", default="0,10,0", help="how many viewers there are while grants are measured")
+    parser.add_argument("--ways", default="plain", help="plain,raised,real-time: grants; the latter two take root")
     parser.add_argument("--no-page", action="store_true", help="grants: ten `top` and no Chromium")
     parser.add_argument("--page-alone", action="store_true")
     parser.add_argument("--page-folder", type=pathlib.Path, default=made_up.PAGE, help="such as one of an earlier version")

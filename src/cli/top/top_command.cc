@@ -30,6 +30,7 @@ constexpr size_t kStripCells = 300;
 constexpr double kStripCellSMin = 1;
 constexpr int kEscapeWaitMs = 50;  // a lone escape is the key when nothing follows for so long
 constexpr size_t kOnceColumns = 120;
+constexpr int kNice = 10;                              // beside what it was started with
 constexpr double kEarlyShare = 0.3, kEarlySMax = 0.3;  // of the interval; reports that another viewer has may come so early
 
 // The scheduler that answers; another one after it was restarted.
@@ -253,6 +254,8 @@ int top_command(const TopOptions& options) {
   const bool colour = options.colour && (no_colour == nullptr || *no_colour == '\0');
   auto terminal = Terminal::open(colour);
   if (!terminal) return fail(terminal.error().text);
+  // Who looks on holds up neither the scheduler's grants nor the programs that get them, where processors are few.
+  [[maybe_unused]] const int as_before = nice(kNice);
   Follower(source, *terminal, options.interval_s).run();
   return 0;
 }
