@@ -2,8 +2,7 @@
 """The build for 64-bit ARM: what its files are and need, what its tarball and package hold, and what of it runs under qemu-user. Run by
 `./dev test-arm64`.
 
-  arm64_test.py --build build/arm64 --dist FOLDER             ends with "N passed, N failed"; the folder is that of `./dev dist --arch arm64`
-  arm64_test.py --build build/arm64 --native build/release    in short: library, unit tests, and the demo with this machine's own scheduler
+  arm64_test.py --build build/arm64 --dist FOLDER     ends with "N passed, N failed"; the folder is that of `./dev dist --arch arm64`
 
 qemu-user runs one process: a child that a program starts would need the emulator, too, so nothing here starts children: the demo is its
 programs, started one by one, in a short form. The GPU is the stand-in.
@@ -75,18 +74,12 @@ def control(program, *words, runtime):
 class Tarball(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if not WHERE.dist:
-            return
         cls.folder = tempfile.TemporaryDirectory(prefix="nvshare-arm64-")
         cls.addClassCleanup(cls.folder.cleanup)
         (file,) = WHERE.dist.glob("nvshare-*-linux-aarch64.tar.gz")
         with tarfile.open(file) as tarball:
             tarball.extractall(cls.folder.name)
         (cls.root,) = pathlib.Path(cls.folder.name).glob("nvshare-*")
-
-    def setUp(self):
-        if not WHERE.dist:
-            self.skipTest("in short")
 
     def control(self, *words):
         return control([*QEMU, self.root / "bin/nvsharectl"], *words, runtime="/nonexistent")
@@ -131,11 +124,10 @@ class Demo(unittest.TestCase):
                             "SIMGPU_CONTEXT_MB": 1, "SIMGPU_LINK_MBPS": 850, "NVSHARE_RUNTIME_DIR": self.runtime}
 
     @contextlib.contextmanager
-    def begun(self, program, *words, native=False, **environment):
+    def begun(self, program, *words, **environment):
         """The emulator's own libraries are this machine's: `environment` is the emulated program's alone."""
-        given = [f"{name}={value}" for name, value in {**({} if native else self.standing_in), **environment}.items()]
-        start = ["env", *given] if native else [*QEMU, *(word for each in given for word in ("-E", each))]
-        process = subprocess.Popen([*start, program, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        given = [word for name, value in {**self.standing_in, **environment}.items() for word in ("-E", f"{name}={value}")]
+        process = subprocess.Popen([*QEMU, *given, program, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             yield process
         finally:
@@ -149,8 +141,7 @@ class Demo(unittest.TestCase):
         return result["checksum"]
 
     def status(self):
-        program = [WHERE.native / "bin/nvsharectl"] if WHERE.native else [*QEMU, WHERE.build / "bin/nvsharectl"]
-        code, out, _ = control(program, "status", "--json", runtime=self.runtime)
+        code, out, _ = control([*QEMU, WHERE.build / "bin/nvsharectl"], "status", "--json", runtime=self.runtime)
         return json.loads(out) if code == 0 else None
 
     def test_jobs_take_turns(self):
@@ -161,8 +152,7 @@ class Demo(unittest.TestCase):
         self.assertEqual(len(set(alone)), self.JOBS)
         settings = {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_SWITCH_TIME_FIXED": self.TURN_S, "NVSHARE_MEMORY_RESERVE_PERCENT": 10,
                     "NVSHARE_LOCK_DIR": f"{self.runtime}/locks", "NVSHARE_RUNTIME_DIR": self.runtime}
-        scheduler_of = (WHERE.native or WHERE.build) / "bin/nvshare-scheduler"
-        with self.begun(scheduler_of, native=bool(WHERE.native), **settings) as scheduler, contextlib.ExitStack() as jobs:
+        with self.begun(WHERE.build / "bin/nvshare-scheduler", **settings) as scheduler, contextlib.ExitStack() as jobs:
             deadline = time.monotonic() + PATIENCE_S
             while not self.status():
                 self.assertTrue(scheduler.poll() is None and time.monotonic() < deadline, "the scheduler does not answer")
@@ -176,10 +166,6 @@ class Demo(unittest.TestCase):
 
 
 class Package(unittest.TestCase):
-    def setUp(self):
-        if not WHERE.dist:
-            self.skipTest("in short")
-
     def test_it_is_for_that_machine_and_holds_the_same(self):
         (file,) = (WHERE.dist / "packages").glob("nvshare_*_arm64.deb")
         fields = run("dpkg-deb", "--field", file)
@@ -198,14 +184,12 @@ class Package(unittest.TestCase):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    form = parser.add_mutually_exclusive_group(required=True)
-    form.add_argument("--dist", type=pathlib.Path)
-    form.add_argument("--native", type=pathlib.Path)
+    parser.add_argument("--dist", type=pathlib.Path, required=True)
     arguments, rest = parser.parse_known_args()
-    WHERE.build, WHERE.dist, WHERE.native = (each and each.resolve() for each in (arguments.build, arguments.dist, arguments.native))
+    WHERE.build, WHERE.dist = arguments.build.resolve(), arguments.dist.resolve()
     result = unittest.main(argv=[sys.argv[0], *rest], exit=False).result
     failed = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - failed - len(result.skipped)} passed, {failed} failed")
+    print(f"{result.testsRun - failed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 
 
