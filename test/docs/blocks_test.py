@@ -6,11 +6,16 @@
 
 Each block of code says what it is: ```sh, ```text, ```json, ```toml, ```yaml, ```ini. What is ```sh runs, unless the line before it is
 <!-- not run: REASON -->. What a block needs and readers have anyway stands in <!-- run before: COMMANDS -->, before it (`start NAME`
-starts a tenant, `end NAME` ends it, `gone NAME` waits for its end; $TREE is the source tree). Every FILE.py that a block runs is a program that works on 64 MiB of the GPU for the seconds of its first argument, or for a moment. Blocks of JSON, TOML and YAML
-must be such. Of a block that does not run, each command is read: what it names of this tree is there, `./dev` knows its command, and nvsharectl,
-where no scheduler is, takes its words. Without markdown-it (tools/install-dependencies.sh docs) it is skipped: exit status 77.
+starts a tenant, `end NAME` ends it, `gone NAME` waits for its end; $TREE is the source tree). Every FILE.py that a block runs is a program
+that works on 64 MiB of the GPU for the seconds of its first argument, or for a moment. Blocks of JSON, TOML and YAML must be such.
+
+Of a block that does not run, each command is read: what it names of this tree is there, `./dev` knows its command, nvsharectl, where no
+scheduler is, takes its words, the chart its values, and something knows the names that `kubectl` is given.
+
+Without markdown-it (tools/install-dependencies.sh docs) it is skipped: exit status 77.
 """
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -40,6 +45,7 @@ WRONG_USE = 125  # of nvsharectl
 # Of the tree's folders these two are made.
 IN_TREE = re.compile(r"(?:\./)?((?:bench|cmake|deploy|docs|src|test|tools)/[^=]+|dev)$")
 HERE = "/usr/share/nvshare/", "deploy/"  # where packages put what lies in the tree
+NAME_THERE = re.compile(r"nvshare\.com/[a-z-]*[a-z]")
 PRELUDE = """set -euo pipefail
 listed() { grep -qw "$1" <<< "$(nvsharectl status)"; }
 start() { nvsharectl run --quiet --name "$1" -- python3 train.py 600 & until listed "$1"; do sleep 0.05; done; }
@@ -72,6 +78,13 @@ def documents():
 def usage_of(*command):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
+
+
+@functools.cache
+def kubernetes_names():
+    """Labels, annotations and resources that the plugin's sources or the chart name."""
+    files = [path for folder in ("src/kubernetes", "deploy/helm") for path in (ROOT / folder).rglob("*") if path.suffix in (".h", ".cc", ".yaml")]
+    return {name for path in files for name in re.findall(NAME_THERE, path.read_text())}
 
 
 class Block:
@@ -156,7 +169,8 @@ class Blocks(unittest.TestCase):
 
     def test_one_that_names_what_is_not_there_is_noticed(self):
         for text in ("kubectl apply -f deploy/examples/no-such.yaml\n", "./dev tset\n", "nvsharectl set job=1 kore=5\n", "if true; then\n",
-                     "cp /usr/share/nvshare/jupyter/no-such.py .\n", "build/release/bin/fleet --no-such-option 1\n"):
+                     "cp /usr/share/nvshare/jupyter/no-such.py .\n", "helm install nvshare deploy/helm/nvshare --set imge.repository=x\n",
+                     "kubectl annotate pod trainer nvshare.com/gpu-cores-limit=30\n", "build/release/bin/fleet --no-such-option 1\n"):
             self.assertNotEqual(self.wrong_with(text), [], text)
 
     def wrong_with(self, text):
@@ -174,6 +188,13 @@ class Blocks(unittest.TestCase):
                 wrong.append(f"./dev has no command {words[1]}")
             if words[0] == "nvsharectl":
                 wrong += self.wrong_words(words[1:])
+            if words[:2] in (["helm", "install"], ["helm", "upgrade"]):
+                values = [word for flag, value in zip(words, words[1:]) if flag in ("-f", "--set") for word in (flag, value)]
+                done = subprocess.run([ROOT / "tools/render-chart.py", *values], cwd=ROOT, capture_output=True, text=True, check=False)
+                wrong += [done.stderr] if done.returncode != 0 else []
+            if words[0] == "kubectl":
+                named = re.findall(NAME_THERE, " ".join(words))
+                wrong += [f"nothing knows {name}" for name in named if name not in kubernetes_names()]
             if words[0] == "build/release/bin/fleet":
                 known = usage_of(ARGUMENTS.build / "bin/fleet", "--help")
                 wrong += [f"fleet has no {word}" for word in words if word.startswith("--") and word not in known]
