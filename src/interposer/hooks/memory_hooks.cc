@@ -359,7 +359,8 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
     within = true;
   }
   if (owner == nullptr && (!process().active() || !process().ipc.find(address, &range, &ordinal))) {
-    if (within) address = kNowhere;  // of ours, but no memory of the program's
+    // Of ours, but no memory of the program's.
+    if (within || (process().active() && process().ipc.overlaps(address, 1))) address = kNowhere;
     ProgramVmm::View view;
     if (!process().active() || !process().vmm.find(address, &view) || view.placed) {
       return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);

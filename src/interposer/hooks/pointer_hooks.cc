@@ -216,7 +216,7 @@ CUresult attributes_of(unsigned count, CUpointer_attribute* attributes, void** d
 }
 
 // An allocation of ours, or of another process that this one has imported; false: the driver is to answer, about *address, which is then
-// one that it knows nothing of where the program has no memory but we do: what was freed, or never given out.
+// one that it knows nothing of where the program has no memory but we do: what was freed or closed, or never given out.
 bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   if (!process().active()) return false;
   bool within = false;
@@ -229,7 +229,9 @@ bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   if (within || device != nullptr) *address = kNowhere;
   owner->ipc_capable = owner->of_pool = false;
   owner->imported = true;
-  return process().ipc.find(*address, range, &owner->ordinal);
+  if (process().ipc.find(*address, range, &owner->ordinal)) return true;
+  if (process().ipc.overlaps(*address, 1)) *address = kNowhere;
+  return false;
 }
 
 }  // namespace

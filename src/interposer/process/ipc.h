@@ -48,7 +48,7 @@ class Ipc {
   void set_sync_memops(cuda::CUdeviceptr address, bool wanted);
   // The imported allocation that `address` lies in, and the GPU whose memory it is.
   bool find(cuda::CUdeviceptr address, AllocationRange* range, int* ordinal);
-  // Something imported is mapped in the range, also what is closed already.
+  // Something imported is mapped in the range, also what is closed already: its piece is mapped while another allocation in it is open.
   bool overlaps(cuda::CUdeviceptr address, size_t bytes);
 
   // The context is gone, and its imports with it.

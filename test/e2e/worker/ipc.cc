@@ -16,7 +16,7 @@ constexpr uint64_t kSeed = 77;
 
 // What the exporter tells the importer, in a file. Every block was filled from kSeed.
 struct Handed {
-  static constexpr int kBlocks = 2;
+  static constexpr int kBlocks = 3;
   CUipcMemHandle handles[kBlocks];
   uint64_t bytes[kBlocks];
 };
@@ -119,6 +119,13 @@ struct Imported {
     check(cuda().cuCtxSetCurrent(own), "cuCtxSetCurrent");
     check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
   }
+  // Closed, also while another allocation of the same piece is open.
+  void expect_unknown() const {
+    unsigned kind = 0;
+    expect(cuda().cuMemGetAddressRange_v2(nullptr, nullptr, address), CUDA_ERROR_NOT_FOUND, "the range of closed memory");
+    expect(cuda().cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), CUDA_ERROR_INVALID_VALUE,
+           "the memory type of closed memory");
+  }
   // On two stand-in GPUs: the importer's other GPU copies it like plain memory, and does not fill it.
   void copy_from_another_gpu() {
     CUcontext own = nullptr;
@@ -152,7 +159,8 @@ struct Imported {
 
 }  // namespace
 
-// Hands over a large and a small block, works on others until the importer has written to them, then looks at what it wrote.
+// Hands over a large block and two small ones, which share a piece of 2 MiB, works on others until the importer has written to them, then
+// looks at what it wrote.
 void run_ipc_export(const Options& options) {
   retain_primary();
   Workplace place = workplace();
@@ -161,9 +169,10 @@ void run_ipc_export(const Options& options) {
   const std::string file = options.text("file", "");
   Block large(place, options.number("hand", 24u << 20), Allocation::kPlain);
   Block small(place, 4096, Allocation::kPlain);
+  Block beside_small(place, 4096, Allocation::kPlain);
   Block ballast(place, options.number("hold", 40u << 20), Allocation::kPlain);
   ballast.fill(1);
-  Block* handed_over[Handed::kBlocks] = {&large, &small};
+  Block* handed_over[Handed::kBlocks] = {&large, &small, &beside_small};
   Handed handed{};
   for (int i = 0; i < Handed::kBlocks; ++i) {
     handed_over[i]->fill(kSeed);
@@ -244,6 +253,7 @@ void run_ipc_import(const Options& options) {
   for (auto& memory : opened) {
     check(cuda().cuIpcCloseMemHandle(memory->address), "cuIpcCloseMemHandle");
     if (cuda().cuIpcCloseMemHandle(memory->address) == CUDA_SUCCESS) fail(kExitUnexpected, "closed twice");
+    memory->expect_unknown();
   }
   if (in_capture) {
     CUgraph graph = nullptr;
