@@ -159,21 +159,17 @@ SIM_API CUresult cuCtxAttach(CUcontext* out, unsigned flags) {
   if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Context* context = t_thread.current();
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context->primary) {
-    std::lock_guard lock(here().mutex);
-    ++here().primaries[static_cast<size_t>(context->device)].references;
-  } else {
-    context->attachments.fetch_add(1);
-  }
+  if (!context->primary) context->attachments.fetch_add(1);
   *out = to_handle(context);
   return CUDA_SUCCESS;
 }
-// The last use ends the context, the primary one too.
+// The last use ends the context. The primary one is for those who retained it (recorded).
 SIM_API CUresult cuCtxDetach(CUcontext handle) {
   if (const CUresult result = enter_process()) return result;
   Context* context = to_context(handle);
-  if (context == nullptr || !context->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context->primary) return release_primary(context->device, false);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->alive.load()) return context->primary ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+  if (context->primary) return CUDA_SUCCESS;
   if (context->attachments.load() == 0) return destroy(handle);
   context->attachments.fetch_sub(1);
   return CUDA_SUCCESS;

@@ -337,6 +337,16 @@ CUresult add_edges(const CUgraphNode* from, const CUgraphNode* to, size_t count)
   return CUDA_SUCCESS;
 }
 
+CUresult remove_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  if (const CUresult result = enter_process()) return result;
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (to_graph(handle)->fixed) return CUDA_ERROR_NOT_SUPPORTED;  // recorded
+  for (size_t i = 0; i < count; ++i) {
+    if (std::erase(to_node(to[i])->after, to_node(from[i])) == 0) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 GraphNode* Graph::add(WorkPtr work, std::vector<GraphNode*> after) {
@@ -513,6 +523,13 @@ SIM_API CUresult cuGraphAddDependencies(CUgraph, const CUgraphNode* from, const 
 }
 SIM_API CUresult cuGraphAddDependencies_v2(CUgraph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*, size_t count) {
   return add_edges(from, to, count);
+}
+SIM_API CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return remove_edges(graph, from, to, count);
+}
+SIM_API CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*,
+                                              size_t count) {
+  return remove_edges(graph, from, to, count);
 }
 
 SIM_API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {

@@ -15,6 +15,7 @@ struct GraphNode {
 
 struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;  // each behind those that it depends on, unless edges were added by hand
+  bool fixed = false;                             // no edge and no node of it is taken away any more
   GraphNode* add(WorkPtr work, std::vector<GraphNode*> after);
 };
 

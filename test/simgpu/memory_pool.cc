@@ -7,6 +7,7 @@
 
 #include "simgpu/capture.h"
 #include "simgpu/context.h"
+#include "simgpu/graph.h"
 #include "simgpu/graph_memory.h"
 #include "simgpu/memory.h"
 
@@ -90,8 +91,11 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (bytes == 0) {
-    *out = 0;  // no error (measured)
+  if (bytes == 0) {  // no error, where it is not forbidden (recorded)
+    if (stream->capture.load() == nullptr) {
+      if (const CUresult result = check_memory_in_order(*stream)) return result;
+    }
+    *out = 0;
     return CUDA_SUCCESS;
   }
   if (stream->capture.load() != nullptr) {
@@ -122,7 +126,10 @@ CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
   if (address == 0) return CUDA_SUCCESS;  // what an allocation of nothing gave
   if (const Capture* capture = stream->capture.load()) {
     if (capture->invalid.load()) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;  // whatever is freed (measured)
-    if (!is_graph_allocation(address)) return CUDA_ERROR_INVALID_VALUE;
+    if (!is_graph_allocation(address)) {
+      capture->graph->fixed = true;
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     return submit(*stream, Submission::kOther, make_graph_free(address));
   }
   if (const CUresult result = check_memory_in_order(*stream)) return result;

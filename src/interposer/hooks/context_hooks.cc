@@ -125,9 +125,7 @@ NVSHARE_EXPORT CUresult cuCtxDetach(CUcontext context) {
     if (result != CUDA_SUCCESS) process().contexts.attached(context);
     return result;
   }
-  const int ordinal = process().contexts.primary_of(context);
-  if (ordinal < 0) return destroy<&RealDriver::cuCtxDetach>(context);
-  return end_primary_by(context, ordinal, [&] { return call_real<&RealDriver::cuCtxDetach>(context); });
+  return destroy<&RealDriver::cuCtxDetach>(context);
 }
 
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {

@@ -104,7 +104,7 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
 template <auto Function, bool PerThread>
 CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
   auto real = [&] { return call_real<Function>(address, bytes, stream); };
-  if (bytes == 0) return real();  // which is no error, whatever captures
+  if (bytes == 0) return real();  // which is no error, but beside a capture
   if (stream_captures(default_stream(stream, PerThread))) {
     graph_memory().node_made();
     return real();
@@ -169,7 +169,9 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     return captured ? real() : free_of_driver(address, real);
   }
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;  // whatever is freed (measured)
-  if (captured) return CUDA_ERROR_INVALID_VALUE;  // only a graph's own allocations are freed in it
+  // Only a graph's own allocations are freed in it. The driver refuses, and its graph cannot be changed afterwards (an H200), so it is
+  // asked.
+  if (captured) return call_real<Function>(kNowhere, stream);
   AtStream at(default_stream(stream, PerThread));
   if (at.context() == nullptr) return call_real<Function>(address, stream);  // which says so
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -40,12 +40,6 @@ CUcontext Contexts::primary(int ordinal) {
   return nullptr;
 }
 
-int Contexts::primary_of(CUcontext context) {
-  Lock lock(mutex_);
-  const Context* known = find(context);
-  return known != nullptr && known->primary_references > 0 ? known->ordinal : -1;
-}
-
 bool Contexts::release_keeps_primary(int ordinal) {
   Lock lock(mutex_);
   for (Context& known : contexts_) {
@@ -58,17 +52,14 @@ bool Contexts::release_keeps_primary(int ordinal) {
 
 void Contexts::attached(CUcontext context) {
   Lock lock(mutex_);
-  if (Context* known = find(context)) ++(known->primary_references > 0 ? known->primary_references : known->attachments);
+  if (Context* known = find(context)) ++known->attachments;
 }
 
 bool Contexts::detach_keeps(CUcontext context) {
   Lock lock(mutex_);
   Context* known = find(context);
   if (known == nullptr) return false;
-  if (known->primary_references > 1) {
-    --known->primary_references;
-    return true;
-  }
+  if (known->primary_references > 0) return true;  // an H200 keeps it, however often it is detached, and no longer for those who attached
   if (known->attachments == 0) return false;
   --known->attachments;
   return true;

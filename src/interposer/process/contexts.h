@@ -24,11 +24,9 @@ class Contexts {
   void primary_made(cuda::CUcontext context, int ordinal);
   // The primary context of that GPU as far as the program has it; null: it has none.
   cuda::CUcontext primary(int ordinal);
-  // The GPU whose primary context it is, or -1.
-  int primary_of(cuda::CUcontext context);
   // Counts one release of the primary context; true when it cannot be the last.
   bool release_keeps_primary(int ordinal);
-  // cuCtxAttach counted one use of the context more.
+  // cuCtxAttach counted one use of the context more, which keeps it if cuCtxCreate made it.
   void attached(cuda::CUcontext context);
   // Takes one use back; true when it cannot be the last.
   bool detach_keeps(cuda::CUcontext context);
@@ -63,7 +61,7 @@ class Contexts {
     uint32_t primary_references;  // 0: made by cuCtxCreate
     uint32_t pins;
     uint32_t going;            // threads that are about to destroy it, or to find that it stays
-    uint32_t attachments = 0;  // of one made by cuCtxCreate; the primary one counts them among its references
+    uint32_t attachments = 0;  // they keep one made by cuCtxCreate, and no primary one
   };
   Context* find(cuda::CUcontext context) REQUIRES(mutex_);
 

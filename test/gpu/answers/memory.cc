@@ -293,6 +293,33 @@ void freed_in_order() {
   say_result("end the capture", call("cuStreamEndCapture", stream, &graph));
 }
 
+// Only a graph's own memory is freed in it; a graph of which another free was refused cannot be changed afterwards.
+void refused_frees_in_captures() {
+  use(0);
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  Address managed = 0, pooled = 0;
+  must("cuMemAllocManaged", &managed, size_t{4096}, 1u);
+  must("cuMemAllocAsync", &pooled, size_t{4096}, stream);
+  must("cuStreamSynchronize", stream);
+  const struct {
+    const char* kind;
+    Address address;
+  } kinds[] = {{"plain", plain(4096)}, {"of a pool", pooled}, {"managed", managed}, {"unknown", Address{0x1000}}, {"none", 0}};
+  for (const auto& each : kinds) {
+    for (const int mode : {0, 1, 2}) {
+      Graph graph = nullptr;
+      must("cuStreamBeginCapture_v2", stream, mode);
+      const Result freed = call("cuMemFreeAsync", each.address, stream);
+      const Result ended = call("cuStreamEndCapture", stream, &graph);
+      const void* nothing = nullptr;
+      const Result changed = call("cuGraphRemoveDependencies_v2", graph, nothing, nothing, nothing, size_t{0});
+      say("%s, mode %d, free: %d, end: %d, change: %d", each.kind, mode, freed, ended, changed);
+      must("cuGraphDestroy", graph);
+    }
+  }
+}
+
 // Plain memory is not attached to a stream, managed memory is.
 void attached_to_streams() {
   use(0);

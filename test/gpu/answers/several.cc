@@ -1,4 +1,4 @@
-// Two GPUs; handles of a process without a context; contexts with a usage count.
+// Two GPUs; handles of a process without a context; contexts that are gone.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -338,28 +338,6 @@ void handles_without_context() {
   say_result("release", call("cuMemRelease", handle));
 }
 
-// As PyCUDA's kind of programs hold contexts.
-void attached_contexts() {
-  Context context = nullptr, again = nullptr;
-  must("cuCtxCreate_v2", &context, 0u, 0);
-  Address address = 0;
-  must("cuMemAlloc_v2", &address, kBytes);
-  say_result("attach", call("cuCtxAttach", &again, 0u));
-  say("the same: %d", again == context);
-  say_result("detach", call("cuCtxDetach", context));
-  say_result("allocate", call("cuMemsetD8_v2", address, static_cast<unsigned char>(1), kBytes));
-  say_result("detach again", call("cuCtxDetach", context));
-  Context current = nullptr;
-  say_result("current", call("cuCtxGetCurrent", &current));
-  say("none is current: %d", current == nullptr);
-  use(0);
-  unsigned type = 0;
-  say_result("its memory", call("cuPointerGetAttribute", static_cast<void*>(&type), 2, address));
-  say_result("attach with flags", call("cuCtxAttach", &again, 5u));
-  say_result("attach the primary", call("cuCtxAttach", &again, 0u));
-  say_result("detach the primary", call("cuCtxDetach", use(0)));
-}
-
 namespace {
 
 // What makes memory, or names some of a context that is there, in a thread whose current context is gone.
@@ -604,7 +582,7 @@ void small_mappings() {
 void pool_mappings() {
   use(0);
   constexpr size_t kPiece = 32 * kMiB;
-  for (const size_t bytes : {size_t{719808}, size_t{6 * kMiB}, size_t{20 * kMiB}}) {
+  for (const size_t bytes : {size_t{719808}, size_t{6 * kMiB}}) {
     Address memory[5] = {};
     int pieces = 0;
     for (Address& address : memory) {

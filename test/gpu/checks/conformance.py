@@ -19,6 +19,7 @@ from checks.conformance_instrument import (COLD_FIRST, CRASHING, ENTRY_POINTS, O
 FAULTS = {"700", "702", "714", "715", "716", "717", "718", "719"}  # each later call of that context answers the same
 # What these answer changes nothing: sequences stay comparable behind a difference.
 HARMLESS = re.compile(r"cu\w*(Get|Query|IsLoaded|IsCapturing)")
+OTHER_HEAPS = 8  # crashing sequences that are made once more natively, with other memory where the driver has freed some
 SELECTORS = ("cuPointerGetAttribute", "cuDeviceGetAttribute", "cuStreamGetAttribute", "cuMemPoolGetAttribute", "cuFuncGetAttribute")
 
 
@@ -420,10 +421,14 @@ class Comparing:
         apart = self.comparison.apart_in(name)
         differing = sorted(s for s in common if (outcome.others[s] != native.others[s] if apart else outcome.hashes[s] != native.hashes[s]))
         as_native = outcome.crashed_as(native)
+        unknown = [s for s in crashed if s in outcome.sites and s in native.hashes and s not in as_native][:OTHER_HEAPS]
+        # Where it uses what it has freed, what lies there decides where it crashes.
+        of_the_driver = self.instrument.crashing_with_another_heap(unknown)
+        as_native |= of_the_driver
         differing += [s for s in crashed if s in native.hashes and s not in as_native]
         stacks = {s: outcome.sites[s].frames[:16] for s in crashed if s in outcome.sites and s not in as_native}
         self.figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
-                              "crashed_as_natively": len(as_native), "events": outcome.events[:20], "not_looked_at": max(0, len(differing) - options.examined),
+                              "crashed_as_natively": len(as_native), "crashed_as_natively_with_another_heap": sorted(of_the_driver), "events": outcome.events[:20], "not_looked_at": max(0, len(differing) - options.examined),
                               "first_differing": differing[:40], "crash_stacks": dict(list(stacks.items())[:10])}
         if differing:
             self.enter(f"{name}: line by line, {len(differing[:options.examined])} of {len(differing)} that differ")

@@ -28,7 +28,7 @@ class State:
     """How the program is started. `together`: so many processes share a scheduler."""
 
     def __init__(self, name, library=True, scheduled=True, together=1, told=None, ballast=0, turn_s=None, fresh=False, environment=None,
-                 limits=False):
+                 limits=False, other_heap=False):
         self.name = name
         self.library = library
         self.scheduled = scheduled
@@ -39,6 +39,7 @@ class State:
         self.fresh = fresh
         self.environment = environment or {}
         self.limits = limits
+        self.other_heap = other_heap
 
 
 def states_of(config):
@@ -49,6 +50,7 @@ def states_of(config):
     return {state.name: state for state in (
         State("native", library=False, scheduled=False),
         State("native_fresh", library=False, scheduled=False, fresh=True),
+        State("native_other_heap", library=False, scheduled=False, fresh=True, other_heap=True),
         State("unscheduled", scheduled=False),
         State("first_turn", fresh=True),
         State("alone"),
@@ -211,6 +213,8 @@ class Instrument:
             argv += ["--ballast", state.ballast, "--partner"]
         if state.fresh and "--fresh" not in argv:
             argv += ["--fresh"]
+        if state.other_heap:
+            argv += ["--other-heap"]
         if self.unshown:
             argv += ["--unshown", ",".join(str(number) for number in self.unshown)]
         if self.apart:
@@ -325,6 +329,19 @@ class Instrument:
         if not hashes:
             return lines
         return [(said, (outcome.hashes.get(i, ("", 0))[0], outcome.others.get(i, ""))) for i, said in enumerate(lines)]
+
+    def crashing_with_another_heap(self, sequences):
+        """Those with which the driver crashes natively, too, if the program's memory has come to lie where it has freed some (other_heap.h)."""
+        found = set()
+        for sequence, plan in zip(sequences, self.plans(sequences) if sequences else []):
+            path = self.config.work / f"plans-{next(self.groups)}.txt"
+            path.write_text("= \n" + "".join(line + "\n" for line in plan))
+            state = self.states["native_other_heap"]
+            outcome = self.group(state, [self.arguments(state, ["--plan", path])], 30)[0]
+            path.unlink(missing_ok=True)
+            if 0 in outcome.sites:
+                found.add(sequence)
+        return found
 
     def plans(self, sequences):
         process = Process(self.config, "conformance-list", self.list_arguments(sequences))

@@ -219,6 +219,9 @@ std::string Runner::make_here(const Call& call) {
   if (exchange_of(call) >= 0) {
     return make_exchange(call, made);
   }
+  if (another_heap_ && std::strncmp(op.symbol, "cuMemPool", 9) == 0) {
+    heap_.take();
+  }
   const uint64_t* x = made.x;
   const int code = function(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11], made.floats[0], made.floats[1]);
   Counts& counts = counts_[call.op];

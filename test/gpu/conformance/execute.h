@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ops.h"
+#include "other_heap.h"
 #include "partner.h"
 #include "plan.h"
 #include "structs.h"
@@ -74,6 +75,8 @@ class Runner {
 
   int devices() const { return devices_; }
   void start_partner();
+  // From now on the driver finds other memory where it has freed some, before each call about pools.
+  void use_another_heap() { another_heap_ = true; }
   // Runs the plan and takes away what is left of it. The lines; false: the context is broken, or not as it was: nothing more can run.
   bool run(const Plan& plan, std::vector<std::string>& lines);
   const char* missing(int op) const {
@@ -166,6 +169,8 @@ class Runner {
   uint64_t kernels_[2][4] = {};
   uint64_t allocations_ = 0;
   bool cautious_ = false;
+  bool another_heap_ = false;
+  OtherHeap heap_;
   bool sticky_ = false;
   bool lasting_ = false;
   bool context_gone_ = false;  // the primary one, and all handles with it

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 try:
@@ -64,6 +65,29 @@ class WhatDiffers(unittest.TestCase):
         self.assertEqual(crashed(9, "0x2eb9d4", "+0x25d9e2", "cuCtxSynchronize+0x20").crashed_as(native), set(), "another function that waits")
         self.assertEqual(crashed(9, "0x2eb7d4", "+0x25d9e2", "cuMemFree_v2+0x20").crashed_as(native), set(), "does not wait")
         self.assertEqual(crashed(9, "0x2eb7d4", "+0x25d9e2", "cuEventSynchronize+0x20").crashed_as(native), set(), "waits for less")
+
+    def test_what_crashes_natively_with_another_heap_is_the_drivers(self):
+        class Natively(instrument.Instrument):
+            def plans(self, sequences):
+                return [["cuCtxGetDevice oi", "cuCtxGetDevice i:8"][:2 if sequence == 7 else 1] for sequence in sequences]
+
+            def group(self, state, jobs, seconds):
+                outcome = instrument.Outcome()
+                outcome.take(said_of(self.read(jobs[0])))
+                asked.append((state.name, "--other-heap" in jobs[0]))
+                return [outcome]
+
+            def read(self, job):
+                lines = pathlib.Path(job[job.index("--plan") + 1]).read_text().splitlines()
+                return [line for line in lines if not line.startswith("=")]
+
+        asked = []
+        with tempfile.TemporaryDirectory() as folder:
+            config = types.SimpleNamespace(small=True, work=pathlib.Path(folder), program=lambda name: name, left=lambda: 100)
+            natively = Natively(config, instrument.Options())
+            self.assertEqual(natively.crashing_with_another_heap([3, 7]), {7})
+            self.assertEqual(natively.crashing_with_another_heap([]), set())
+        self.assertEqual(asked, [("native_other_heap", True)] * 2)
 
     def test_the_stack_of_a_crash_is_read_from_what_the_program_prints(self):
         plans = [["cuCtxGetDevice oi"], ["cuCtxGetDevice oi", "cuCtxGetDevice i:8"]]  # nothing is at address 8

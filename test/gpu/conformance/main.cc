@@ -5,6 +5,7 @@
 //   conformance --list [--seed S] ...        prints the plans and runs nothing
 //   conformance --symbols                    the entry points that the table has
 //   --cold-calls N of sequences about what comes before the first turn (a third of --calls)
+//   --other-heap   before calls about pools the program's memory comes to lie where the driver has freed some
 //   --fresh        each sequence in a process of its own
 //   --ballast B    that much memory is held on each GPU meanwhile
 //   --partner      the second process has a context from the start
@@ -47,7 +48,7 @@ struct Job {
   int devices = 1;
   uint64_t ballast = 0;
   bool partner = false;
-  bool verbose = false, fresh = false;
+  bool verbose = false, fresh = false, other_heap = false;
   double patience = 120;
   double seconds = 0;  // 0: all of them
   uint64_t begin_ns = 0;
@@ -111,6 +112,9 @@ void print_digest(const std::vector<std::string>& lines) {
   Runner runner(job.devices, job.ballast, job.progress, job.counts);
   if (job.partner) {
     runner.start_partner();
+  }
+  if (job.other_heap) {
+    runner.use_another_heap();
   }
   std::vector<std::string> lines;
   for (uint64_t sequence = first; sequence < end; ++sequence) {
@@ -287,6 +291,7 @@ Job job_of(const gputest::Options& options) {
   }
   job.verbose = options.has("verbose");
   job.fresh = options.has("fresh");
+  job.other_heap = options.has("other-heap");
   const std::string unshown = options.text("unshown", "");
   for (size_t at = 0; at < unshown.size(); at = std::min(unshown.find(',', at), unshown.size() - 1) + 1) {
     unshown_attributes().push_back(std::atoi(unshown.c_str() + at));
