@@ -156,6 +156,7 @@ class Engine : private HostBorrowers {
     int64_t allocated = 0;                   // that was believed of that
     std::vector<policy::ClientId> replaced;  // whose memory is the newcomer's now
     bool returns = false;                    // it was a client of an earlier scheduler
+    policy::ClientId id = 0;                 // then
     policy::TenantId tenant = 0;             // then
   };
   void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);

@@ -429,6 +429,27 @@ TEST_F(OutlivesTest, AProcessWhoseConnectionBrokeIsKnownToTheNextScheduler) {
   EXPECT_EQ(gpu().departed, 0);
 }
 
+// Found by test/simulation (seed 1720027961): it registered anew over another connection, and its scheduler ended before it could hear its
+// new id. The third scheduler believed none of what it had.
+TEST_F(OutlivesTest, AProcessIsKnownToTheNextSchedulerByAnEarlierIdToo) {
+  for (const bool knows_an_id : {true, false}) {
+    has_nvml_ = false;
+    load_first();
+    const uint64_t first = packets_.last<protocol::Registered>(1)->client_id;
+    engine().disconnected(1, "test", ++now_);
+    join(2, kFirst, 10 * kGiB, 10 * kGiB, first);
+    const uint64_t second = packets_.last<protocol::Registered>(2)->client_id;
+    ASSERT_NE(second, first);
+    restart();
+    join(3, kFirst, 10 * kGiB, 10 * kGiB, knows_an_id ? first : 0);
+    EXPECT_EQ(packets_.last<protocol::Registered>(3)->client_id, second);
+    EXPECT_EQ(client(0).resident, 10 * kGiB);
+    EXPECT_EQ(gpu().departed, 0);
+    restart();
+    std::filesystem::remove(folder_.path() + "/clients");
+  }
+}
+
 TEST_F(OutlivesTest, WhatNvmlListsCountsForAsLongAsItDoes) {
   load_first();
   for (int i = 0; i < 3; ++i) sample(10 * kGiB, {{kFirst, 10 * kGiB}});

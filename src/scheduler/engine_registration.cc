@@ -100,11 +100,9 @@ Engine::Former Engine::take_former(const Peer& peer, policy::GpuId gpu, const Re
     former.claims = left->claims;
     former.allocated = left->allocated;
   }
-  // Its own id of before, and not another's that it guessed.
-  const auto before = known_.missing().find(message.client_id);
-  former.returns = before != known_.missing().end() && before->second.pid == peer.pid && before->second.start_time == peer.start_time &&
-                   before->second.gpu == gpus_[gpu].uuid_text;
-  if (former.returns) former.tenant = before->second.tenant;
+  former.id = known_.find_missing(message.client_id, peer.pid, peer.start_time, gpus_[gpu].uuid_text);
+  former.returns = former.id != 0;
+  if (former.returns) former.tenant = known_.missing().at(former.id).tenant;
   return former;
 }
 
@@ -112,8 +110,8 @@ Engine::Client& Engine::add_client(ConnectionId connection, const Register& mess
                                    const Former& former, policy::Instant now) {
   const Peer& peer = connections_.at(connection).peer;
   const policy::ClientId id =
-      known_.join(message.client_id, {peer.pid, peer.start_time, tenant.id, gpus_[gpu].uuid_text, 0, bounded(message.memory_limit), 0});
-  if (Tenant* before = tenants_.find(former.tenant); before != nullptr && id == message.client_id) before->is_awaited_no_more();
+      known_.join(former.id, {peer.pid, peer.start_time, tenant.id, gpus_[gpu].uuid_text, 0, bounded(message.memory_limit), 0});
+  if (Tenant* before = tenants_.find(former.tenant); before != nullptr && id == former.id) before->is_awaited_no_more();
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) warnings_.warn(problem, now, "{}", problem);
   }

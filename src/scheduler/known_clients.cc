@@ -26,6 +26,14 @@ KnownClients::KnownClients(std::string file, StartTimeOf start_time) : file_(std
   if (!file_.empty()) read();
 }
 
+policy::ClientId KnownClients::find_missing(policy::ClientId claimed, pid_t pid, uint64_t start_time, const std::string& gpu) const {
+  policy::ClientId found = 0;
+  for (const auto& [id, missing] : missing_) {
+    if (missing.pid == pid && missing.start_time == start_time && missing.gpu == gpu && (found != claimed || found == 0)) found = id;
+  }
+  return found;
+}
+
 policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient& client) {
   policy::ClientId id = 0;
   auto known = missing_.find(claimed);

@@ -37,6 +37,10 @@ class KnownClients {
   // Predecessor's clients whose processes live and that have not come back.
   const std::map<policy::ClientId, KnownClient>& missing() const { return missing_; }
 
+  // Which of missing() a process was on that GPU; 0: none. The id that it says may be another's, which it guessed, or one of before: its
+  // connection broke, and then the predecessor ended before it could hear the id that it was given anew.
+  policy::ClientId find_missing(policy::ClientId claimed, pid_t pid, uint64_t start_time, const std::string& gpu) const;
+
   // The id of a client that joins: the one that it had, if that was its own (process and GPU), else a new one. Appends to the file, as
   // do leave(), forget(), keep_lease() and keep_up().
   policy::ClientId join(policy::ClientId claimed, const KnownClient& client);

@@ -42,6 +42,30 @@ class KnownClientsTest : public testing::Test {
   std::string file_ = folder_.path() + "/clients";
 };
 
+TEST_F(KnownClientsTest, AProcessIsFoundByWhatItIsWhateverIdItSays) {
+  const KnownClient mine = client_with(10), other = client_with(11);
+  KnownClient elsewhere = mine;
+  elsewhere.gpu = "GPU-2";
+  policy::ClientId first = 0, second = 0, others = 0;
+  {
+    KnownClients known = open();
+    first = known.join(0, mine);
+    others = known.join(0, other);
+    second = known.join(0, mine);
+    known.join(0, elsewhere);
+  }
+  KnownClients next = open();
+  const auto find = [&](policy::ClientId claimed, pid_t pid, uint64_t start, const char* gpu) {
+    return next.find_missing(claimed, pid, start, gpu);
+  };
+  EXPECT_EQ(find(first, 10, start_time(10), "GPU-1"), first);
+  EXPECT_EQ(find(second, 10, start_time(10), "GPU-1"), second);
+  EXPECT_EQ(find(0, 10, start_time(10), "GPU-1"), second) << "the later one";
+  EXPECT_EQ(find(others, 10, start_time(10), "GPU-1"), second) << "never another's";
+  EXPECT_EQ(find(first, 10, start_time(10) + 1, "GPU-1"), 0U) << "the number was used again";
+  EXPECT_EQ(find(first, 10, start_time(10), "GPU-3"), 0U);
+}
+
 TEST(KnownClientsFileTest, IdsOutliveTheSchedulerAndTheDeadAreNotWaitedFor) {
   TestFolder folder;
   std::string file = folder.path() + "/clients";
