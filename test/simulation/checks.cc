@@ -59,24 +59,24 @@ void Checks::check_client(const Process& process, const Client& client) {
 }
 
 // Without NVML a scheduler cannot know what a program grew by while there was none, if it is stopped or killed before it can register: what
-// a killed one had is there until the driver has freed it (docs/known-gaps.md).
-bool Checks::may_not_know_all(int gpu) {
-  if (run_.plan().nvml || not_all_known_.contains(gpu)) return !run_.plan().nvml;
+// a killed one had is there until the driver has freed it (docs/known-gaps.md). So much may be given to others as well.
+void Checks::note_unknown() {
+  if (run_.plan().nvml) return;
+  std::map<int, Bytes> unknown;
   for (const auto& process : run_.processes()) {
     const bool killed = !process->alive() && process->has_context();
     if (!process->stopped() && !killed) continue;
-    for (const auto& client : process->clients()) {
-      if (client->gpu() == gpu && client->has_grown_alone()) not_all_known_.insert(gpu);
-    }
+    for (const auto& client : process->clients()) unknown[client->gpu()] += client->grown_alone();
   }
-  return not_all_known_.contains(gpu);
+  for (const auto& [gpu, bytes] : unknown) unknown_[gpu] = std::max(unknown_[gpu], bytes);
 }
 
 void Checks::check_memory() {
+  note_unknown();
   for (int gpu = 0; gpu < run_.plan().gpus; ++gpu) {
     const Bytes resident = run_.resident_on(gpu);
     const Bytes most = run_.plan().gpu_bytes - run_.plan().policy.reserve_fixed;
-    if (resident > most && !may_not_know_all(gpu))
+    if (resident > most + unknown_[gpu])
       run_.world().fail(fmt::format("GPU {}: {} MiB are resident, {} may be", gpu, resident / kMiB, most / kMiB));
   }
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 
 #include "protocol/admin.h"
@@ -25,7 +24,7 @@ class Checks {
  private:
   void check_client(const Process& process, const Client& client);
   void check_memory();
-  bool may_not_know_all(int gpu);
+  void note_unknown();
   void check_waits();
   void check_drops();
   void check_leases();
@@ -37,7 +36,7 @@ class Checks {
     Duration bound = 0;
   };
   std::map<uint64_t, Wait> waits_;  // by client
-  std::set<int> not_all_known_;     // GPUs: see may_not_know_all
+  std::map<int, Bytes> unknown_;    // by GPU, at most: see note_unknown
 };
 
 }  // namespace nvshare::simulation

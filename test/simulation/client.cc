@@ -14,7 +14,6 @@ using protocol::MessageType;
 namespace {
 constexpr Duration kReconnectFirst = 20 * kMs;
 constexpr Duration kReconnectMost = kSec;
-constexpr Duration kAlone = 2 * kSec;  // without a scheduler: as long as a restart takes
 }  // namespace
 
 Client::Client(Process& process, size_t place, int gpu)
@@ -206,10 +205,10 @@ void Client::release(Bytes bytes) {
 }
 
 bool Client::grow_alone(Bytes bytes) {
-  if (!turn::alone(turn_) || now() - turn_.disconnected_at < kAlone) return false;
+  if (!turn::helps_itself(turn_, now())) return false;
   if (run().free_on(gpu_) < bytes) return false;
   step(turn::GrowthAlone{static_cast<uint64_t>(std::max(budget_, resident_ + bytes))});
-  has_grown_alone_ = true;
+  grown_alone_ += bytes;
   return true;
 }
 
@@ -311,7 +310,7 @@ void Client::connect() {
 }
 
 void Client::registered(const protocol::Registered& answer) {
-  has_grown_alone_ = false;
+  grown_alone_ = 0;
   const bool first = id_ == 0;
   id_ = answer.client_id;
   version_ = answer.version;

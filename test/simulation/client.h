@@ -62,7 +62,7 @@ class Client : public Endpoint {
   bool covers(Bytes bytes) const { return resident_ + bytes <= budget_; }
   void take(const decltype(turn::Event::what)& what) { step(what); }
   bool grow_alone(Bytes bytes);
-  bool has_grown_alone() const { return has_grown_alone_; }  // and has not told a scheduler since
+  Bytes grown_alone() const { return grown_alone_; }  // and has not told a scheduler since
 
   void arrived(ConnectionId connection, const Packet& packet) override;
   void ended(ConnectionId connection) override;
@@ -182,7 +182,7 @@ class Client : public Endpoint {
   bool wish_known_ = false;
   Instant first_use_ = 0;
   Bytes budget_ = 0, ceiling_ = 0;
-  bool has_grown_alone_ = false;
+  Bytes grown_alone_ = 0;
   interposer::Lease lease_;
   uint64_t told_lease_ = 0;
   uint64_t load_due_ = 0;

@@ -167,7 +167,7 @@ void Client::evict(Progress made, Bytes bytes) {
 }
 
 void Client::load(Progress made) {
-  if (turn_.cancel_load) return loaded(made, false);
+  if (turn_.cancel_load || hung_up_) return loaded(made, false);
   const Bytes absent = allocated_ - (resident_ - freed_);
   if (absent == 0) {
     unpin();
@@ -195,7 +195,7 @@ void Client::load(Progress made) {
 
 // A chunk at a time, of what has a copy on the host; that stays.
 void Client::prefetch(Progress made, Bytes budget) {
-  if (!turn::prefetch_wanted(turn_, made.id)) return prefetched(made, true);
+  if (!turn::prefetch_wanted(turn_, made.id) || hung_up_) return prefetched(made, true);
   const Bytes absent = allocated_ - (resident_ - freed_);
   const Bytes with_copies = run().plan().host_lent ? host_.used() - copied_ : absent;
   const Bytes piece = std::min({kChunk, absent, with_copies, budget - resident_});

@@ -130,6 +130,26 @@ TEST(Simulation, GrowthBesideOthersThatWaitForMemoryComesToAnEnd) {
   EXPECT_EQ(simulation::Run(draw_plan(1710054388), stage.options).play(), "");
 }
 
+// Programs that were stopped: one helped itself where a scheduler had come meanwhile, one went on loading by the word of a scheduler that
+// was gone, while another had helped itself.
+TEST(Simulation, AProgramThatWasStoppedLooksForItsSchedulerFirst) {
+  Stage stage;
+  for (const uint64_t seed : {1720037355, 1800155245}) EXPECT_EQ(simulation::Run(draw_plan(seed), stage.options).play(), "") << seed;
+}
+
+// A process registers anew with a scheduler that ends before it answers; the next one knows it by an id that it never heard of.
+TEST(Simulation, AProcessThatHasNotHeardItsIdIsKnownToTheNextScheduler) {
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1720027961), stage.options).play(), "");
+}
+
+// Without NVML, what a program grew by while no scheduler was there, and was stopped before the next one came, is not the scheduler's
+// fault: so much, and no more, may be on the GPU beyond its size.
+TEST(Simulation, WhatNobodyCanKnowWithoutNvmlIsAllowedFor) {
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1720233920), stage.options).play(), "");
+}
+
 TEST(Simulation, TheSameSeedIsTheSameRun) {
   Stage stage;
   stage.options.tells = true;

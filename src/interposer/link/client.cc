@@ -158,6 +158,13 @@ void Client::close() {
   socket_.reset();
 }
 
+bool Client::hung_up() {
+  Lock lock(mutex_);
+  if (!socket_) return false;
+  pollfd end{socket_.get(), 0, 0};
+  return poll(&end, 1, 0) == 1 && (end.revents & (POLLHUP | POLLERR)) != 0;
+}
+
 void Client::send_about() {
   send(protocol::About{NVSHARE_VERSION});
   Lock lock(mutex_);

@@ -60,6 +60,8 @@ class Client {
     send_packet(protocol::encode(payload, version_), descriptors);
     return static_cast<bool>(socket_);
   }
+  // The scheduler has ended the connection, or itself, and the socket's thread may not have seen it yet.
+  bool hung_up();
   // The socket's thread looks at everything again.
   void wake();
 

@@ -137,9 +137,9 @@ void Turns::memory_changed() {
   if (client.shared() && !memory_dirty_.exchange(true, std::memory_order_acq_rel)) client.wake();
 }
 
-// Without a scheduler for longer than a restart takes, nobody makes room; what is free on the GPU may be used.
+// Without a scheduler nobody makes room; what is free on the GPU may be used.
 bool Turns::grow_alone(size_t bytes) {
-  if (!turn::alone(turn_) || now_ns() - turn_.disconnected_at < kLongWait_ns) return false;
+  if (!turn::helps_itself(turn_, now_ns())) return false;
   size_t free_bytes = 0;
   size_t total = 0;
   mutex_.unlock();

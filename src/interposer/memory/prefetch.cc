@@ -30,7 +30,9 @@ void Mover::run_prefetch(const Job& job) {
   const int64_t started = now_ns();
   bool failed = false;
   CUresult no_entry = cuda::CUDA_SUCCESS;
-  auto wanted_still = [&] { return turns.ask([&](const turn::Turn& turn) { return turn::prefetch_wanted(turn, job.id); }); };
+  auto wanted_still = [&] {
+    return turns.ask([&](const turn::Turn& turn) { return turn::prefetch_wanted(turn, job.id); }) && !device_.client().hung_up();
+  };
   if (wanted_still() && !stopping() && enter_context(&no_entry)) {
     const size_t budget = turns.signs.budget(), resident = memory.use.resident();
     std::vector<Piece> pieces = memory.residency.pin_swapped(budget - std::min(budget, resident));

@@ -340,6 +340,8 @@ bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, 
   Memory& memory = device_.memory();
   Turns& turns = device_.turns();
   auto needed = [&] { return memory.use.resident() + memory.residency.arriving_bytes(piece); };
+  // A program that was stopped (SIGSTOP) goes on by the word of a scheduler that may be gone, and others have helped themselves since.
+  if (device_.client().hung_up()) return false;
   if (turns.wait_for_budget(needed(), now_ns() + kStall_ns)) return true;
   if (load_cancelled()) return false;
   const int64_t stalls = now_ns();

@@ -88,6 +88,7 @@ struct Handler {
 
   void operator()(const Registering& event) const {
     turn.registering = event.begins;
+    if (!event.begins) turn.sought_at = at.now;
     // A scheduler is there, and may have taken in what it was told: patience begins anew. One that breaks off each time is none.
     if (!event.broke_off || ++turn.broken_off > kBrokenOffMost) return;
     turn.disconnected_at = at.now;
@@ -180,7 +181,7 @@ struct Handler {
     at.send(turn, SendMemory{event.bytes});
   }
   void operator()(const GrowthAlone& event) const {
-    if (!alone(turn) || turn.growth.answer != Growth::Answer::kAsked) return;
+    if (!helps_itself(turn, at.now) || turn.growth.answer != Growth::Answer::kAsked) return;
     at.add(SetBudget{event.budget});
     turn.growth.answer = Growth::Answer::kGranted;
   }

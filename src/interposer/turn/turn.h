@@ -82,6 +82,7 @@ struct Turn {
   protocol::Grant grant{};
   uint64_t budget_sequence = 0;
   Instant disconnected_at = 0;      // when a scheduler was last there
+  Instant sought_at = 0;            // when one was last looked for, in vain; 0: not yet
   int broken_off = 0;               // registrations since then that a scheduler broke off
   Instant opened_at = 0;            // when the gate was opened for this turn, or since the last pause; 0: it was not
   uint64_t submissions_before = 0;  // opened_at
@@ -118,6 +119,13 @@ inline bool drains_together(const Turn& turn, uint64_t drain) { return drain == 
 inline bool lost_turn(const Turn& turn) { return turn.phase == Phase::kOut || turn.phase == Phase::kLoading; }
 // Nobody counts this process's memory, nor is about to.
 inline bool alone(const Turn& turn) { return !turn.connected && !turn.registering; }
+// Without a scheduler for longer than a restart takes, and sure of that: a process that was stopped (SIGSTOP) looks for one first. A
+// scheduler grants nothing in its first two seconds, if clients of its predecessor are missing.
+inline bool helps_itself(const Turn& turn, Instant now) {
+  constexpr int64_t kPatience_ns = 2'000'000'000, kSoughtLately_ns = 1'500'000'000;  // it is sought each second
+  const bool sought = turn.sought_at > turn.disconnected_at && now - turn.sought_at <= kSoughtLately_ns;
+  return alone(turn) && sought && now - turn.disconnected_at >= kPatience_ns;
+}
 // Bytes that were granted, and may not have been taken yet.
 inline uint64_t growth_kept(const Turn& turn) { return turn.growth.kept_until != 0 ? turn.growth.bytes : 0; }
 // Bytes that an allocation waits for.

@@ -286,6 +286,9 @@ TEST(TurnGrowth, NothingIsTakenAloneThatTheNextSchedulerIsNotToldOf) {
   turn.bring_to(R);
   turn.take(Disconnected{});
   turn.take(GrowthWanted{100});
+  turn.now += 3000 * kMs;
+  turn.take(Registering{true});
+  turn.take(Registering{false});
   turn.take(Registering{true});
   const uint64_t budget = turn.budget;
   turn.take(GrowthAlone{budget + 100});
@@ -413,9 +416,38 @@ TEST(TurnGrowth, WithoutASchedulerForLongTakesWhatIsFree) {
   turn.take(GrowthAlone{900});
   EXPECT_NE(turn.budget, 900U) << "there is one";
   turn.take(Disconnected{});
+  turn.now += 1900 * kMs;
+  turn.take(Registering{true});
+  turn.take(Registering{false});
+  turn.take(GrowthAlone{900});
+  EXPECT_NE(turn.budget, 900U) << "it may only be restarting";
+  turn.now += 100 * kMs;
   turn.take(GrowthAlone{900});
   EXPECT_EQ(turn.budget, 900U);
   EXPECT_EQ(turn->growth.answer, Growth::Answer::kGranted);
+}
+
+// Found by test/simulation (seed 1720037355): stopped while it waited without a scheduler. The next one has come meanwhile, and has given
+// what is free to others.
+TEST(TurnGrowth, AProgramThatWasStoppedLooksForASchedulerBeforeItHelpsItself) {
+  TestTurn turn;
+  turn.bring_to(R);
+  const uint64_t budget = turn.budget;
+  turn.take(GrowthWanted{100});
+  turn.take(Disconnected{});
+  turn.now += 100 * kMs;
+  EXPECT_FALSE(helps_itself(turn.state(), turn.now + 60'000 * kMs)) << "none was looked for";
+  turn.now += 1000 * kMs;
+  turn.take(Registering{true});
+  turn.take(Registering{false});
+  turn.now += 7000 * kMs;
+  turn.take(GrowthAlone{900});
+  EXPECT_EQ(turn.budget, budget);
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kAsked);
+  turn.take(Registering{true});
+  turn.take(Registering{false});
+  turn.take(GrowthAlone{900});
+  EXPECT_EQ(turn.budget, 900U) << "there is none";
 }
 
 // ---- headroom ----
