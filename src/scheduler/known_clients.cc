@@ -27,11 +27,15 @@ KnownClients::KnownClients(std::string file, StartTimeOf start_time) : file_(std
 }
 
 policy::ClientId KnownClients::find_missing(policy::ClientId claimed, pid_t pid, uint64_t start_time, const std::string& gpu) const {
-  policy::ClientId found = 0;
+  const auto is_it = [&](const KnownClient& missing) {
+    return missing.pid == pid && missing.start_time == start_time && missing.gpu == gpu;
+  };
+  if (const auto said = missing_.find(claimed); said != missing_.end() && is_it(said->second)) return claimed;  // nearly always
+  policy::ClientId latest = 0;
   for (const auto& [id, missing] : missing_) {
-    if (missing.pid == pid && missing.start_time == start_time && missing.gpu == gpu && (found != claimed || found == 0)) found = id;
+    if (is_it(missing)) latest = id;
   }
-  return found;
+  return latest;
 }
 
 policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient& client) {
