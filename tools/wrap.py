@@ -24,8 +24,8 @@ ITEM = re.compile(r"(\s*)([-*+]|\d+[.)])\s+")
 # At the start of a line these would begin something else than text; they stay with the word before.
 BEGINS = re.compile(r" (?=([-+*>|=]|#+|\d+[.)])(?: |$))")
 STAYS = "\0"
-# Generated (bench/mission_page.py); a list that many hands change at a time.
-LEFT_OUT = {ROOT / "docs/mission-scenarios.md", ROOT / "docs/known-gaps.md"}
+# Generated (bench/mission_page.py).
+LEFT_OUT = {ROOT / "docs/mission-scenarios.md"}
 
 
 def documents():
