@@ -129,7 +129,41 @@ std::vector<policy::Event> Departures::hold_absent(const Gpus& gpus, const polic
     if (gpu.nvml) watched_[id] = {missing.pid, *place, now, held, held, now, now};
     events.emplace_back(policy::MemoryHeld{id, *place, held});
   }
+  for (auto at = absent_ended_.begin(); at != absent_ended_.end();) {
+    const auto [id, since] = *at;
+    const KnownClient ended = known_.ended().at(id);
+    const std::optional<policy::GpuId> place = gpus.find(ended.gpu);
+    const bool is_free = now - since >= config.departed_grace || (place && gpus[*place].nvml);
+    if (!is_free && (!place || gpus[*place].total == 0)) {
+      ++at;
+      continue;
+    }
+    at = absent_ended_.erase(at);
+    if (is_free) {
+      known_.forget(id);
+      continue;
+    }
+    left_.put(id, {ended.pid, ended.start_time, *place, since, {}, 0, true});
+    events.emplace_back(policy::MemoryHeld{id, *place, ended.on_gpu});
+  }
   return events;
+}
+
+bool Departures::forget_absent(policy::ClientId id) {
+  known_.forget(id);
+  return held_absent_.erase(id) > 0 && !watched_.contains(id);
+}
+
+void Departures::absent_ended(policy::ClientId id, const Gpus& gpus, policy::Instant now) {
+  const bool is_held = held_absent_.erase(id) > 0;
+  if (watched_.contains(id)) {  // NVML shows when its memory is free
+    known_.forget(id);
+  } else if (const std::optional<policy::GpuId> place = gpus.find(known_.ended().at(id).gpu); is_held && place) {
+    const KnownClient& ended = known_.ended().at(id);
+    left_.put(id, {ended.pid, ended.start_time, *place, now, {}, 0, true});
+  } else {
+    absent_ended_.emplace(id, now);
+  }
 }
 
 bool Departures::watches(policy::GpuId gpu) const {

@@ -63,8 +63,10 @@ class Departures {
   // Clients of an earlier scheduler that are not back, known_.missing(): they may have been granted what nobody has been since. One may be
   // stopped, in the middle of its load, or have grown while no scheduler was there, as the last look says.
   std::vector<policy::Event> hold_absent(const Gpus& gpus, const policy::Config& config, policy::Instant now);
-  // One of them has ended. True: the policy is to hear that its memory is free.
-  bool forget_absent(policy::ClientId id) { return held_absent_.erase(id) > 0 && !watched_.contains(id); }
+  // One of them is another client by now. True: the policy is to hear that its memory is free.
+  bool forget_absent(policy::ClientId id);
+  // The process of one of them has ended, in known_.ended(): where no NVML shows it, its memory counts for a moment yet.
+  void absent_ended(policy::ClientId id, const Gpus& gpus, policy::Instant now);
 
   bool is_empty() const { return watched_.empty() && left_.waiting().empty(); }  // nobody's end is awaited
   bool watches(policy::GpuId gpu) const;
@@ -79,7 +81,8 @@ class Departures {
   LeftClients left_;
   std::pair<policy::Instant, policy::ClientId> looked_up_to_ = {0, 0};  // of left_.waiting(), by look_up
   policy::Instant looked_at_left_ = 0;
-  std::set<policy::ClientId> held_absent_;  // whose memory the policy was told of by hold_absent
+  std::set<policy::ClientId> held_absent_;                    // whose memory the policy was told of by hold_absent
+  std::map<policy::ClientId, policy::Instant> absent_ended_;  // of known_.ended(), of which it is to be told; when that was seen
 };
 
 }  // namespace nvshare::scheduler

@@ -58,6 +58,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
     if (Tenant* tenant = tenants_.find(client.tenant)) ++tenant->awaited;
     tenants_.keep_id(client.tenant);
   }
+  for (const auto& [id, client] : known_.ended()) departures_.absent_ended(id, gpus_, now);
   if (!options.tenants_file.empty()) tenants_.save_later();
   if (!known_.missing().empty() && settings_.restart_grace > 0) {
     spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
@@ -129,7 +130,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const policy::GpuId gpu = client.gpu;
   clients_.erase(id);
   if (clients_.all().empty()) forget_totals(now);  // while there are some, housekeeping does it
-  watched || waits_for_end ? known_.depart(id) : known_.leave(id);
+  memory_freed ? known_.leave(id) : known_.depart(id);
   apply(policy::ClientLeft{id, memory_freed, watched || waits_for_end}, now);
   for (const policy::Event& exception : exceptions) apply(exception, now);
   exports_.client_left(id);

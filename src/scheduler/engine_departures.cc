@@ -27,18 +27,27 @@ void Engine::count_absent(policy::Instant now) {
 }
 
 void Engine::forget_absent(policy::Instant now) {
-  std::vector<std::pair<policy::ClientId, policy::TenantId>> ended;
+  struct Ended {
+    policy::ClientId id;
+    policy::TenantId tenant;
+    bool is_another;
+  };
+  std::vector<Ended> ended;
   for (const auto& [id, known] : known_.missing()) {
     // Or it runs another program now, which is a client of its own.
     const std::optional<policy::GpuId> gpu = gpus_.find(known.gpu);
     const bool is_another = gpu && clients_.of_process(known.pid, *gpu) != nullptr;
-    if (is_another || !is_alive(known.pid, known.start_time)) ended.emplace_back(id, known.tenant);
+    if (is_another || !is_alive(known.pid, known.start_time)) ended.push_back({id, known.tenant, is_another});
   }
-  for (const auto& [id, tenant] : ended) {
-    known_.forget(id);
+  for (const auto& [id, tenant, is_another] : ended) {
+    known_.end(id);
     if (Tenant* its = tenants_.find(tenant)) its->is_awaited_no_more();
     limits_.leave(id, now);
-    if (departures_.forget_absent(id)) apply(policy::ClientMemoryFreed{id}, now);
+    if (!is_another) {
+      departures_.absent_ended(id, gpus_, now);
+    } else if (departures_.forget_absent(id)) {
+      apply(policy::ClientMemoryFreed{id}, now);
+    }
   }
   if (ended.empty()) return;
   tenants_.prune();

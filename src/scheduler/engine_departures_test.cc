@@ -351,6 +351,32 @@ TEST_F(OutlivesTest, WithoutNvmlAProcessThatLivesOnHasItForAMinuteAtMost) {
   EXPECT_TRUE(neighbour_is_granted());
 }
 
+// Found by test/simulation (seed 1750240303): killed just before the scheduler was, which saw its end; or while there was none.
+TEST_F(OutlivesTest, WithoutNvmlWhatTheDeadHadCountsForTheGraceWithTheNextSchedulerToo) {
+  for (const bool seen : {true, false}) {
+    SCOPED_TRACE(seen ? "its end was seen" : "it ended while there was no scheduler");
+    has_nvml_ = false;
+    alive_ = {kFirst, kNeighbour};
+    restart();
+    load_first();
+    if (seen) {
+      alive_->erase(kFirst);
+      engine().disconnected(1, "test", ++now_);
+    }
+    engine_.reset();
+    alive_->erase(kFirst);
+    restart();
+    EXPECT_FALSE(neighbour_is_granted());
+    pass(settings_.policy.departed_grace + kSecond);
+    EXPECT_TRUE(neighbour_is_granted());
+    restart();
+    now_ += 60 * kSecond;
+    EXPECT_TRUE(engine().parts().departures.is_empty()) << "it was forgotten";
+    restart();
+    std::filesystem::remove(folder_.path() + "/clients");
+  }
+}
+
 // Found by test/simulation (seeds 18003, 322785): killed just before the scheduler was.
 TEST_F(OutlivesTest, WhatAKilledProgramHasCountsForTheNextSchedulerToo) {
   for (const bool nvml : {false, true}) {
@@ -367,8 +393,14 @@ TEST_F(OutlivesTest, WhatAKilledProgramHasCountsForTheNextSchedulerToo) {
     engine().deadline_reached(now_);
     EXPECT_FALSE(neighbour_is_granted()) << "it does not come back, and is not gone";
     alive_->erase(kFirst);
-    nvml ? sample(0, {}) : pass(kSecond);
-    pass(kSecond);
+    if (nvml) {
+      sample(0, {});
+      pass(kSecond);
+    } else {
+      pass(kSecond);
+      EXPECT_FALSE(neighbour_is_granted()) << "the driver takes a moment after the end of the process";
+      pass(settings_.policy.departed_grace);
+    }
     EXPECT_TRUE(neighbour_is_granted());
     restart();
     std::filesystem::remove(folder_.path() + "/clients");

@@ -59,14 +59,18 @@ void KnownClients::leave(policy::ClientId id) {
 }
 
 void KnownClients::depart(policy::ClientId id) {
-  const auto client = present_.extract(id);
+  auto client = present_.extract(id);
   if (client.empty()) return;
-  if (dirty_.erase(id) > 0) append(id, client.mapped());
-  departed_[id] = client.mapped();
+  const KnownClient& departed = departed_[id] = client.mapped();
+  if (dirty_.erase(id) > 0) append(id, departed);  // which may write all of them anew
+}
+
+void KnownClients::end(policy::ClientId id) {
+  if (auto client = missing_.extract(id)) ended_.insert(std::move(client));
 }
 
 void KnownClients::forget(policy::ClientId id) {
-  if (missing_.erase(id) + departed_.erase(id) > 0) append("left " + std::to_string(id) + "\n", 1);
+  if (missing_.erase(id) + ended_.erase(id) + departed_.erase(id) > 0) append("left " + std::to_string(id) + "\n", 1);
 }
 
 void KnownClients::keep_lease(policy::ClientId id, int64_t lease, int64_t charged) {
@@ -122,7 +126,7 @@ void KnownClients::append(policy::ClientId id, const KnownClient& client) { appe
 void KnownClients::append(const std::string& lines, size_t count) {
   constexpr size_t kLinesAtLeast = 64;
   appended_ += count;
-  if (appended_ > present_.size() + missing_.size() + departed_.size() + kLinesAtLeast || !is_there(end_)) return write();
+  if (appended_ > present_.size() + missing_.size() + ended_.size() + departed_.size() + kLinesAtLeast || !is_there(end_)) return write();
   ssize_t wrote = -1;
   do {
     wrote = ::write(end_.get(), lines.data(), lines.size());
@@ -152,6 +156,7 @@ void KnownClients::read() {
       next_ = std::max(next_, id);
     } else if (good && kind == "left") {
       missing_.erase(id);
+      ended_.erase(id);
       next_ = std::max(next_, id + 1);
     } else if (good && kind == "client") {
       fields >> client.pid >> client.start_time >> client.tenant >> client.gpu >> client.lease >> client.own_limit >> client.charged;
@@ -159,7 +164,7 @@ void KnownClients::read() {
       good = fields && client.start_time != 0 && is_amount(client.lease) && is_amount(client.own_limit) && is_amount(client.charged);
       if (good && !(fields >> client.on_gpu)) client.on_gpu = 0;
       good = good && is_amount(client.on_gpu);
-      if (good && start_time_(client.pid) == client.start_time) missing_[id] = client;
+      if (good) (start_time_(client.pid) == client.start_time ? missing_ : ended_)[id] = client;
       next_ = std::max(next_, id + 1);
     } else {
       good = false;
@@ -173,7 +178,7 @@ void KnownClients::write() {
   if (file_.empty()) return;
   appended_ = 0;
   std::string content = "next " + std::to_string(next_) + "\n";
-  for (const auto* clients : {&present_, &missing_, &departed_}) {
+  for (const auto* clients : {&present_, &missing_, &ended_, &departed_}) {
     for (const auto& [id, client] : *clients) content += line_of(id, client);
   }
   Result<void> written = write_kept_file(file_, content);

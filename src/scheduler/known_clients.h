@@ -36,6 +36,10 @@ class KnownClients {
 
   // Predecessor's clients whose processes live and that have not come back.
   const std::map<policy::ClientId, KnownClient>& missing() const { return missing_; }
+  // Those whose processes have ended: their memory on the GPU may not be free yet. forget() follows once it is.
+  const std::map<policy::ClientId, KnownClient>& ended() const { return ended_; }
+  // Of missing(): its process has ended.
+  void end(policy::ClientId id);
 
   // Which of missing() a process was on that GPU; 0: none. The id that it says may be another's, which it guessed, or one of before: its
   // connection broke, and then the predecessor ended before it could hear the id that it was given anew.
@@ -52,7 +56,7 @@ class KnownClients {
   void keep_up();
   // The same of what it may have on its GPU; less is written by keep_up() only, and where it may be lowered.
   void keep_on_gpu(policy::ClientId id, int64_t on_gpu, bool may_lower);
-  // Of missing(), or departed: its process has ended, or its memory is free.
+  // Of missing() and ended(), or departed: its memory is free.
   void forget(policy::ClientId id);
 
   // The last problem with the file, empty if none.
@@ -68,6 +72,7 @@ class KnownClients {
   StartTimeOf start_time_;
   std::map<policy::ClientId, KnownClient> present_;
   std::map<policy::ClientId, KnownClient> missing_;
+  std::map<policy::ClientId, KnownClient> ended_;
   std::map<policy::ClientId, KnownClient> departed_;
   policy::ClientId next_ = 1;
   std::set<policy::ClientId> dirty_;

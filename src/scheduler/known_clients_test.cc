@@ -42,6 +42,47 @@ class KnownClientsTest : public testing::Test {
   std::string file_ = folder_.path() + "/clients";
 };
 
+// Found by test/simulation (seed 1750186628): its line was to be appended when the file was written anew, and it was in no list just then.
+TEST_F(KnownClientsTest, OneThatDepartsIsKeptWhenTheFileIsWrittenAnewForIt) {
+  for (int others = 0; others < 80; ++others) {
+    const std::string file = file_ + std::to_string(others);
+    policy::ClientId id = 0;
+    {
+      KnownClients known(file, start_time);
+      id = known.join(0, client_with(10));
+      known.keep_on_gpu(id, 2 * kStep, false);
+      for (int i = 0; i < others; ++i) known.leave(known.join(0, client_with(11)));
+      known.keep_on_gpu(id, kStep, true);  // a line for keep_up()
+      known.depart(id);
+    }
+    EXPECT_TRUE(KnownClients(file, start_time).missing().contains(id)) << others;
+  }
+}
+
+TEST_F(KnownClientsTest, WhoseProcessHasEndedIsKeptUntilItsMemoryIsFree) {
+  policy::ClientId ended = 0, lives = 0;
+  {
+    KnownClients known = open();
+    ended = known.join(0, client_with(10));
+    lives = known.join(0, client_with(11));
+  }
+  const auto begin = [](pid_t pid) { return pid == 10 ? 0 : start_time(pid); };
+  {
+    KnownClients next(file_, begin);
+    EXPECT_TRUE(next.ended().contains(ended) && next.missing().contains(lives));
+    EXPECT_FALSE(next.missing().contains(ended));
+    next.end(lives);
+    EXPECT_TRUE(next.ended().contains(lives) && next.missing().empty());
+    next.forget(lives);
+    EXPECT_FALSE(next.ended().contains(lives));
+  }
+  KnownClients last(file_, begin);
+  EXPECT_TRUE(last.ended().contains(ended)) << "for the next one as well";
+  EXPECT_TRUE(last.missing().empty());
+  last.forget(ended);
+  EXPECT_TRUE(KnownClients(file_, begin).ended().empty());
+}
+
 TEST_F(KnownClientsTest, AProcessIsFoundByWhatItIsWhateverIdItSays) {
   const KnownClient mine = client_with(10), other = client_with(11);
   KnownClient elsewhere = mine;
