@@ -340,7 +340,12 @@ CUresult add_edges(const CUgraphNode* from, const CUgraphNode* to, size_t count)
 CUresult remove_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   if (const CUresult result = enter_process()) return result;
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (to_graph(handle)->fixed) return CUDA_ERROR_NOT_SUPPORTED;  // recorded
+  // Recorded: nothing is taken from a graph with memory of its own.
+  const auto is_of_memory = [](const std::unique_ptr<GraphNode>& node) {
+    return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+  };
+  const Graph& graph = *to_graph(handle);
+  if (graph.fixed || std::any_of(graph.nodes.begin(), graph.nodes.end(), is_of_memory)) return CUDA_ERROR_NOT_SUPPORTED;
   for (size_t i = 0; i < count; ++i) {
     if (std::erase(to_node(to[i])->after, to_node(from[i])) == 0) return CUDA_ERROR_INVALID_VALUE;
   }
@@ -505,7 +510,10 @@ SIM_API CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const C
   return add_node(out, graph, after, count, make_graph_allocation(std::move(allocation)), CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 }
 SIM_API CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, CUdeviceptr address) {
-  if (!is_graph_allocation(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_graph_allocation(address)) {
+    if (graph != nullptr) to_graph(graph)->fixed = true;  // though it is refused (recorded)
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return add_node(out, graph, after, count, make_graph_free(address), CU_GRAPH_NODE_TYPE_MEM_FREE);
 }
 SIM_API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
