@@ -19,6 +19,10 @@ struct Graph {
   GraphNode* add(WorkPtr work, std::vector<GraphNode*> after);
 };
 
+inline Graph* to_graph(CUgraph handle) { return reinterpret_cast<Graph*>(handle); }
+inline GraphNode* to_node(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
+inline CUgraphNode to_handle(const GraphNode* node) { return reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(node)); }
+
 // In stream_api.cc: the work of cuLaunchHostFunc.
 WorkPtr make_host_function(CUhostFn function, void* data);
 
