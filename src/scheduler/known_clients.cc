@@ -164,7 +164,11 @@ void KnownClients::read() {
       good = fields && client.start_time != 0 && is_amount(client.lease) && is_amount(client.own_limit) && is_amount(client.charged);
       if (good && !(fields >> client.on_gpu)) client.on_gpu = 0;
       good = good && is_amount(client.on_gpu);
-      if (good) (start_time_(client.pid) == client.start_time ? missing_ : ended_)[id] = client;
+      if (good) {
+        const bool lives = start_time_(client.pid) == client.start_time;
+        (lives ? missing_ : ended_)[id] = client;
+        (lives ? ended_ : missing_).erase(id);  // it may have ended between two of its lines
+      }
       next_ = std::max(next_, id + 1);
     } else {
       good = false;
