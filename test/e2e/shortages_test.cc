@@ -119,6 +119,26 @@ TEST(Shortages, AllocationsWaitForAShortLivedNeighbour) {
   stage.expect_gpu_unharmed();
 }
 
+// The same of one that runs, whose growth the scheduler refuses for the moment.
+TEST(Shortages, GrowthOfARunningProgramWaitsForAShortLivedNeighbour) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& runs = stage.start("runs", {"hold", "--hold", "110M", "--more", "40M", "--go", stage.go_file("runs")});
+  ASSERT_TRUE(stage.wait_until([&] { return runs.logged("standing still"); })) << runs.log();
+  Child& brief = stage.start_bare("brief", {"hold", "--hold", "70M", "--go", stage.go_file("brief")});
+  ASSERT_TRUE(stage.wait_until([&] {
+    auto report = stage.status();
+    return report && !report->gpus.empty() && report->gpus[0].foreign >= (70 << 20);
+  })) << stage.raw_status();
+  stage.tell_to_go("runs");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_TRUE(runs.running()) << runs.log();
+  stage.tell_to_go("brief");
+  stage.expect_success(brief);
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
 // The scheduler has little room for swapped memory: who does not fit waits for the others' end, and nobody loses data.
 TEST(Shortages, LittleHostMemoryByBudget) {
   StageOptions options;

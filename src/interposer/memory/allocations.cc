@@ -134,8 +134,21 @@ CUresult Allocations::refuse(size_t bytes, const char* why) const {
   return cuda::CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+// After a refusal: was it for a ceiling that has only fallen for a moment?
+bool Allocations::ceiling_rose_again(size_t bytes, CeilingWait* wait) const {
+  sleep_ns(kSettling_ns);  // of a ceiling that fell in that moment we hear after the refusal
+  bool was_above = false;
+  while (use_.allocated() + bytes > device_.limit().ceiling()) {
+    was_above = true;
+    if (Process::ending() || !device_.limit().may_rise_to(use_.allocated() + bytes, wait)) return false;
+    sleep_ns(kSettling_ns);
+  }
+  return was_above;
+}
+
 CUresult Allocations::allocate_block(const BlockOrder& order, Block** out) {
   const size_t bytes = order.bytes;
+  CeilingWait ceiling_wait;
   for (bool trimmed = false;;) {
     const bool needs_lock = residency_.all_stays();
     if (!enter_gate(needs_lock)) continue;
@@ -156,7 +169,7 @@ CUresult Allocations::allocate_block(const BlockOrder& order, Block** out) {
     }
     if (made.result == cuda::CUDA_ERROR_OUT_OF_MEMORY) return refuse(bytes, "the driver has no memory");
     const bool waits = !made.now && !needs_lock;
-    if (waits && !device_.limit().was_below_ceiling(use_.allocated() + bytes, now_ns())) return refuse(bytes, "it can never fit");
+    if (waits && !device_.limit().may_rise_to(use_.allocated() + bytes, &ceiling_wait)) return refuse(bytes, "it can never fit");
     if (Process::ending()) return cuda::CUDA_ERROR_DEINITIALIZED;
     if (waits) {  // for the ceiling
       sleep_ns(kSettling_ns);
@@ -171,7 +184,8 @@ CUresult Allocations::allocate_block(const BlockOrder& order, Block** out) {
       case Turns::Growth::kLostLock:
         break;
       case Turns::Growth::kOutOfMemory:
-        return refuse(bytes, "the scheduler finds no room");
+        if (!ceiling_rose_again(bytes, &ceiling_wait)) return refuse(bytes, "the scheduler finds no room");
+        break;
     }
   }
 }

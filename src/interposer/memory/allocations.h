@@ -18,6 +18,7 @@
 #include "interposer/memory/blocks.h"
 #include "interposer/memory/host_copies.h"
 #include "interposer/memory/memory_use.h"
+#include "interposer/memory/recent_ceilings.h"
 #include "interposer/memory/residency.h"
 #include "interposer/memory/slab.h"
 #include "interposer/sync.h"
@@ -89,6 +90,7 @@ class Allocations {
   bool attempt(const BlockOrder& order, bool needs_lock, Attempt* made);  // false: to be made once more
   bool reserve(const BlockOrder& order, bool needs_lock, Attempt* made) REQUIRES(blocks_.mutex);
   cuda::CUresult refuse(size_t bytes, const char* why) const;
+  bool ceiling_rose_again(size_t bytes, CeilingWait* wait) const;
   cuda::CUresult map_block(Block& block);
   Block* take_cached(const BlockOrder& order) REQUIRES(blocks_.mutex);
   void retire(Block* block, bool keep);  // takes a block out of the registry: cache, dispose or doom

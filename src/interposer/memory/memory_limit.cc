@@ -11,8 +11,7 @@
 namespace nvshare::interposer {
 
 namespace {
-constexpr int64_t kRefusalPause_ns = 10'000'000'000;    // between two lines about allocations past the limit
-constexpr int64_t kCeilingPatience_ns = 5'000'000'000;  // for which an allocation waits for a ceiling that fell to rise again
+constexpr int64_t kRefusalPause_ns = 10'000'000'000;  // between two lines about allocations past the limit
 }  // namespace
 
 bool MemoryLimit::read_own() {
@@ -46,22 +45,13 @@ void MemoryLimit::alone() {
 }
 
 void MemoryLimit::set_ceiling(size_t ceiling) {
-  const size_t before = ceiling_.load(std::memory_order_relaxed);
-  if (ceiling < before && before != SIZE_MAX) {
-    const int64_t now = now_ns();
-    if (now - ceiling_fell_ns_.load(std::memory_order_relaxed) >= kCeilingPatience_ns) {
-      ceiling_before_.store(before, std::memory_order_relaxed);
-      ceiling_fell_ns_.store(now, std::memory_order_release);
-    } else {
-      ceiling_before_.store(std::max(before, ceiling_before_.load(std::memory_order_relaxed)), std::memory_order_release);
-    }
-  }
-  ceiling_.store(ceiling, std::memory_order_release);
+  const size_t before = ceiling_.exchange(ceiling, std::memory_order_acq_rel);
+  if (ceiling < before && before != SIZE_MAX) ceilings_.fell_from(before, now_ns());
 }
 
-bool MemoryLimit::was_below_ceiling(size_t bytes, int64_t now) const {
-  const int64_t fell = ceiling_fell_ns_.load(std::memory_order_acquire);
-  return fell != 0 && now - fell < kCeilingPatience_ns && bytes <= ceiling_before_.load(std::memory_order_acquire);
+bool MemoryLimit::may_rise_to(size_t bytes, CeilingWait* wait) {
+  Lock lock(mutex_);
+  return wait->goes_on(ceilings_, bytes, now_ns());
 }
 
 void MemoryLimit::set(const protocol::Registered& terms) {

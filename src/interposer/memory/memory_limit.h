@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "interposer/memory/lease.h"
+#include "interposer/memory/recent_ceilings.h"
 #include "interposer/sync.h"
 #include "protocol/messages.h"
 
@@ -24,9 +25,8 @@ class MemoryLimit {
   uint64_t charged() const { return lease_.charged(); }
   // What an allocation can never pass.
   size_t ceiling() const { return ceiling_.load(std::memory_order_acquire); }
-  // So much was below the ceiling until a moment ago. A short-lived process beside this one lowers it by its context, and memory of a
-  // process that ended is known to be free only seconds later: the ceiling may rise again. `now`: of now_ns().
-  bool was_below_ceiling(size_t bytes, int64_t now) const;
+  // For an allocation that is above the ceiling with so much in all: it was below until a moment ago, and has not waited for long.
+  bool may_rise_to(size_t bytes, CeilingWait* wait);
   // The GPU's size as programs are to see it; 0: as the driver says.
   uint64_t gpu_total() const { return gpu_total_.load(std::memory_order_acquire); }
   Lease& lease() { return lease_; }
@@ -59,8 +59,6 @@ class MemoryLimit {
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> others_charged_{0};
   std::atomic<size_t> ceiling_{SIZE_MAX};
-  std::atomic<size_t> ceiling_before_{0};    // the highest since `ceiling_fell_ns_`
-  std::atomic<int64_t> ceiling_fell_ns_{0};  // the first fall of those that belong together; 0: none yet
   std::atomic<uint64_t> gpu_total_{0};
   std::atomic<uint64_t> refusals_unlogged_{0};  // allocations past the limit since the last line about one
   std::atomic<int64_t> refusal_due_ns_{0};      // when the next such line may come
@@ -68,6 +66,7 @@ class MemoryLimit {
   const char* own_variable_ = "";               // of the environment, that says it
 
   Mutex mutex_;
+  RecentCeilings ceilings_ GUARDED_BY(mutex_);
   uint64_t node_ GUARDED_BY(mutex_) = 0;
   uint64_t tenant_ GUARDED_BY(mutex_) = 0;  // as the scheduler numbers it; 0: none yet
   char tenant_name_[sizeof protocol::Registered::tenant_name] GUARDED_BY(mutex_) = {};

@@ -1,0 +1,63 @@
+// How high the ceiling of a program's memory was lately: a short-lived process beside it lowers it by its context, and memory of a process
+// that ended is known to be free only seconds later, so that it may rise again. Not thread-safe; knows no clock.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace nvshare::interposer {
+
+class RecentCeilings {
+ public:
+  static constexpr int64_t kPatience_ns = 5'000'000'000;  // for which an allocation waits for a ceiling that fell to rise again
+
+  // It is lower from now on than `before`.
+  void fell_from(size_t before, int64_t now) {
+    Fall* free = nullptr;
+    Fall* last = nullptr;
+    for (Fall& fall : falls_) {
+      if (!is_recent(fall, now)) {
+        free = &fall;
+      } else if (last == nullptr || fall.at > last->at) {
+        last = &fall;
+      }
+    }
+    // Of more falls than there are places for, the last ones count as one.
+    if (free == nullptr) {
+      *last = {std::max(last->before, before), now};
+    } else {
+      *free = {before, now};
+    }
+  }
+
+  // So much was below the ceiling until a moment ago.
+  bool had_room_for(size_t bytes, int64_t now) const {
+    return std::any_of(falls_.begin(), falls_.end(), [&](const Fall& fall) { return is_recent(fall, now) && bytes <= fall.before; });
+  }
+
+ private:
+  struct Fall {
+    size_t before = 0;  // 0: there was none
+    int64_t at = 0;
+  };
+  static bool is_recent(const Fall& fall, int64_t now) { return fall.before != 0 && now - fall.at < kPatience_ns; }
+
+  std::array<Fall, 8> falls_{};
+};
+
+// One allocation's wait for a ceiling that fell. However often it falls meanwhile, that has an end: five seconds after the first refusal.
+class CeilingWait {
+ public:
+  // It has been refused `bytes` in all, once more.
+  bool goes_on(const RecentCeilings& ceilings, size_t bytes, int64_t now) {
+    if (began_ == 0) began_ = now;
+    return now - began_ < RecentCeilings::kPatience_ns && ceilings.had_room_for(bytes, now);
+  }
+
+ private:
+  int64_t began_ = 0;  // 0: not yet
+};
+
+}  // namespace nvshare::interposer
