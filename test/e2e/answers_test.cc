@@ -165,6 +165,13 @@ TEST_F(Answers, MemoryThatIsFreedWhileAStreamCapturesIsGone) {
   expect_same_unshared({"freed_in_captures"});
 }
 
+TEST_F(Answers, CopiesBesideCaptures) {
+  expect_same_alone({"copies_beside_captures"});
+  expect_same_by("managed", {"copies_beside_captures"});
+  expect_same_by("none", {"copies_beside_captures"});
+  expect_same_unshared({"copies_beside_captures"});
+}
+
 // Plain memory is managed memory with that backend, and was taken for it.
 TEST_F(Answers, WhatIsForManagedMemoryOnly) {
   expect_same_alone({"for_managed_memory"});

@@ -204,14 +204,18 @@ static CUresult check_implicit(Stream& stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult check_synchronisation(Stream& stream) {
+CUresult check_blocking_copy(Stream& stream) {
   if (Registry::get().count.load(std::memory_order_acquire) == 0) return CUDA_SUCCESS;
   if (Capture* capture = stream.capture.load(std::memory_order_acquire)) {
     capture->invalid.store(true);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  if (const CUresult result = check_implicit(stream)) return result;
-  return check_unsafe_call();
+  return check_implicit(stream);
+}
+
+CUresult check_synchronisation(Stream& stream) {
+  const CUresult result = check_blocking_copy(stream);
+  return result != CUDA_SUCCESS ? result : check_unsafe_call();
 }
 
 CUresult check_memory_in_order(Stream& stream) {

@@ -37,7 +37,10 @@ class Capture {
 CUresult check_unsafe_call();
 // For a synchronisation or query of this stream: also 900 and ruin when the stream itself captures, in every mode.
 CUresult check_synchronisation(Stream& stream);
-// The same for a whole context.
+// For a copy or fill that blocks: only the stream's own capture and, on the legacy stream, one that waits for it are in its way; a driver
+// does not count it among the unsafe calls (bench/results/h200-captures-and-blocking-copies.txt).
+CUresult check_blocking_copy(Stream& stream);
+// The same as check_synchronisation for a whole context.
 CUresult check_synchronisation(Context& context);
 // For memory in the order of a stream that does not capture: 906 and ruin on the legacy stream while one captures that waits for it, else
 // as check_unsafe_call (bench/results/h200-answers.json).

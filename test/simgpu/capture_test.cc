@@ -210,6 +210,30 @@ TEST_P(CaptureMeets, HelperThread) {
 
 INSTANTIATE_TEST_SUITE_P(All, CaptureMeets, testing::ValuesIn(kMeetings), [](const auto& each) { return each.param.name; });
 
+// A blocking copy or fill goes on beside a capture that does not wait for the legacy stream, whatever its mode (an H200).
+TEST_F(Capture, BlockingCopiesAreInTheWayOfBlockingStreamsOnly) {
+  CUdeviceptr memory = 0;
+  ASSERT_OK(cuMemAlloc_v2(&memory, 4096));
+  const std::vector<char> host(4096);
+  for (const CUstreamCaptureMode mode : {kGlobal, kLocal, kRelaxed}) {
+    for (const unsigned flags : {0U, static_cast<unsigned>(CU_STREAM_NON_BLOCKING)}) {
+      const auto calls = {+[](CUdeviceptr to, const void* from) { return cuMemcpyHtoD_v2(to, from, 4096); },
+                          +[](CUdeviceptr to, const void*) { return cuMemsetD8_v2(to, 1, 4096); },
+                          +[](CUdeviceptr to, const void*) { return cuMemsetD2D8_v2(to, 64, 1, 32, 8); }};
+      for (const auto call : calls) {
+        CUstream capturing = nullptr;
+        ASSERT_OK(cuStreamCreate(&capturing, flags));
+        ASSERT_OK(cuStreamBeginCapture_v2(capturing, mode));
+        EXPECT_EQ(flags != 0 ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, call(memory, host.data()));
+        CUgraph graph = nullptr;
+        EXPECT_EQ(flags != 0 ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(capturing, &graph));
+        ASSERT_OK(cuStreamDestroy_v2(capturing));
+      }
+    }
+  }
+  ASSERT_OK(cuMemFree_v2(memory));
+}
+
 TEST_F(Capture, EventOfACaptureIsNotForTheHost) {
   const CUstream own = stream();
   const CUevent mark = event();

@@ -217,7 +217,7 @@ CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUst
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
   if (timing == Timing::kBlocking) {
-    if (const CUresult result = check_synchronisation(*stream)) return result;
+    if (const CUresult result = check_blocking_copy(*stream)) return result;
   }
   if (transfer.width == 0 || transfer.rows == 0 || transfer.slices == 0) return CUDA_SUCCESS;
   Route route;
@@ -236,7 +236,7 @@ CUresult fill(const Fill& request, CUstream handle, Default null_means, Timing t
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
   if (timing == Timing::kBlocking) {
-    if (const CUresult result = check_synchronisation(*stream)) return result;
+    if (const CUresult result = check_blocking_copy(*stream)) return result;
   }
   if (request.width == 0 || request.height == 0) return CUDA_SUCCESS;
   if (request.address % request.element != 0 || request.width >= kLongestBytes) return CUDA_ERROR_INVALID_VALUE;

@@ -71,6 +71,7 @@ SIM_API CUresult cuMemHostAlloc(void** out, size_t bytes, unsigned flags) { retu
 
 SIM_API CUresult cuMemFreeHost(void* pointer) {
   if (const CUresult result = check_unsafe_call()) return result;
+  if (pointer == nullptr) return CUDA_SUCCESS;
   Range range;
   if (const CUresult result = take_out(pointer, RangeKind::kHost, CUDA_ERROR_INVALID_VALUE, &range)) return result;
   unmap_memory(range.base, range.owned);

@@ -218,8 +218,8 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr address) {
   Context* context = nullptr;
   const CUresult entered = enter(&context);
   if (entered != CUDA_SUCCESS && entered != CUDA_ERROR_INVALID_CONTEXT) return entered;
+  if (const CUresult result = check_unsafe_call()) return result;  // also where nothing is to be freed (recorded)
   if (address == 0) return CUDA_SUCCESS;
-  if (const CUresult result = check_unsafe_call()) return result;
   return free_range(address, true);
 }
 

@@ -141,6 +141,7 @@ void pools();
 void captured_calls();
 void captured_elsewhere();
 void freed_in_captures();
+void copies_beside_captures();
 void beside_captures();
 void memop_graphs();
 

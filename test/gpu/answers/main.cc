@@ -25,6 +25,7 @@ constexpr Sequence kSequences[] = {
     {"captured_elsewhere", 1, captured_elsewhere},
     {"freed_in_captures", 1, freed_in_captures},
     {"beside_captures", 1, beside_captures},
+    {"copies_beside_captures", 1, copies_beside_captures},
     {"memop_graphs", 1, memop_graphs},
     {"stream_ordered", 1, stream_ordered},
     {"freed_twice", 0, freed_twice},

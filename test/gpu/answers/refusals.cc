@@ -1,4 +1,5 @@
 // What a driver refuses of plain memory and of pools' memory, and in a capture, although it would take it of virtual memory.
+#include <functional>
 #include <thread>
 
 #include "answers/answers.h"
@@ -247,6 +248,47 @@ void freed_in_captures() {
       }
     }
   }
+}
+
+// Copies and fills that block, and what else programs call between, beside a capture of a stream that waits for the legacy one or does not.
+void copies_beside_captures() {
+  use(0);
+  Address first = 0, second = 0;
+  for (Address* each : {&first, &second}) must("cuMemAlloc_v2", each, 6 * kMiB);
+  std::vector<unsigned char> host(4 * kMiB, 7);
+  const struct {
+    const char* name;
+    std::function<Result()> make;
+  } calls[] = {
+      {"to the GPU", [&] { return call("cuMemcpyHtoD_v2", first, static_cast<const void*>(host.data()), host.size()); }},
+      {"a little to the GPU", [&] { return call("cuMemcpyHtoD_v2", first, static_cast<const void*>(host.data()), size_t{100}); }},
+      {"from the GPU", [&] { return call("cuMemcpyDtoH_v2", static_cast<void*>(host.data()), first, host.size()); }},
+      {"within the GPU", [&] { return call("cuMemcpyDtoD_v2", second, first, host.size()); }},
+      {"either way", [&] { return call("cuMemcpy", second, first, host.size()); }},
+      {"fill", [&] { return call("cuMemsetD8_v2", first, static_cast<unsigned char>(1), host.size()); }},
+      {"fill by four", [&] { return call("cuMemsetD32_v2", first, 1u, size_t{1000}); }},
+      {"fill rows", [&] { return call("cuMemsetD2D8_v2", first, size_t{1024}, static_cast<unsigned char>(1), size_t{100}, size_t{10}); }},
+      {"nothing to the GPU", [&] { return call("cuMemcpyHtoD_v2", first, static_cast<const void*>(host.data()), size_t{0}); }},
+      {"to an address of nobody",
+       [&] { return call("cuMemcpyHtoD_v2", Address{0x1000}, static_cast<const void*>(host.data()), size_t{100}); }},
+      {"free no host memory", [&] { return call("cuMemFreeHost", static_cast<void*>(nullptr)); }},
+      {"free nothing", [&] { return call("cuMemFree_v2", Address{0}); }},
+  };
+  for (const unsigned flags : {0u, kNonBlocking}) {
+    Stream stream = nullptr;
+    must("cuStreamCreate", &stream, flags);
+    for (const unsigned mode : {kGlobal, kThreadLocal, kRelaxed}) {
+      for (const auto& each : calls) {
+        must("cuCtxSynchronize");
+        settle();
+        say_in_capture(stream, mode,
+                       std::string(flags != 0 ? "non-blocking" : "blocking") + ", mode " + std::to_string(mode) + ", " + each.name,
+                       each.make);
+      }
+    }
+  }
+  must("cuMemcpyDtoH_v2", static_cast<void*>(host.data()), second, host.size());
+  say("read back: %d", host[12345]);
 }
 
 // The same in a thread that has no current context, which neither a free nor an attribute needs.
