@@ -19,9 +19,11 @@ except ImportError:  # Python 3.10
 
 PROGRAM, SIMGPU = sys.argv[1:3]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from checks import conformance  # noqa: E402
 from checks import conformance_instrument as instrument  # noqa: E402
+import recording  # noqa: E402
 
 
 def said_of(*plans, verbose=True, gpus=1):
@@ -307,6 +309,22 @@ class Volumes(unittest.TestCase):
         self.assertGreaterEqual(parts[0][1] * 4 * 93, 7000)
         self.assertGreaterEqual(run.volume_count(), 4 * sum(count for _, count in parts))
         self.assertGreaterEqual(2 * run.cold_count(), 9)
+
+
+class Recordings(unittest.TestCase):
+    def test_what_a_changed_node_writes_is_not_compared(self):
+        """Nodes write at each launch, also where the memory was written as a whole between."""
+        made = ["cuMemAlloc_v2 +m:0:0:64 i:64", "cuMemAlloc_v2 +m:1:0:64 i:64", "cuGraphAddMemsetNode +n:0:2 g:0 deps ndeps ~dst:0:0:1:64 memsetnode:0:1:1:64:1 c:0"]
+        lacking = {"cuGraphNodeSetParams"}
+        changed = "cuGraphNodeSetParams n:0 ~dst:1:0:1:64 ~c:0 nodeparams:2:0:97:1:64:1"
+        fills = ["cuMemsetD8_v2 dst:0:0:1:64 i:1 i:64", "cuMemsetD8_v2 dst:1:0:1:64 i:1 i:64"]
+        self.assertEqual(recording.without([*made, *fills], lacking)[1], set())
+        self.assertEqual({"m0", "m1"} & recording.without([*made, changed, *fills], lacking)[1], set())
+        self.assertEqual({"m0", "m1"} & recording.without([*made, changed, *fills, "cuGraphLaunch x:0 s:-1"], lacking)[1], {"m0", "m1"})
+
+    def test_a_node_that_is_added_writes_nothing_yet(self):
+        calls = ["cuMemAlloc_v2 +m:0:0:64 i:64", "cuMemcpyAtoD_v2 dst:0:0:0:16 a:0 i:16", "cuGraphAddMemsetNode +n:0:2 g:0 deps ndeps ~dst:0:0:1:64 memsetnode:0:1:1:64:1 c:0"]
+        self.assertIn("m0", recording.without(calls, {"cuMemcpyAtoD_v2"})[1])
 
 
 class Plans(unittest.TestCase):

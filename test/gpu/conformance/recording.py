@@ -133,12 +133,22 @@ def objects_of(call):
 def without(calls, lacking):
     """Which calls stay when those of `lacking` cannot be made: not those either that need what these would have made or written."""
     gone = set()     # what is not there, or holds something else
+    lasting = set()  # memory that a graph writes otherwise, or not at all, at each launch
+    targets = collections.defaultdict(set)  # of each node, the memory that it writes
     present = set()  # of these, memory that is there all the same: it can be freed
     memory = set()   # all that was made
     stays = []
     for call in calls:
         made, used, written, whole = objects_of(call)
         memory |= {name for name in made if name[0] == "m"}
+        lasting -= made
+        nodes = {name for name in made | used if name[0] == "n"}
+        if symbol_of(call) in lacking and nodes:
+            lasting |= {name for name in written if name[0] == "m"}.union(*(targets[node] for node in nodes))
+        for node in nodes & made:
+            targets[node] = set()
+        for node in nodes:
+            targets[node] |= {name for name in written if name[0] == "m"}
         frees = {word[1] + word.partition(":")[2] for word in call.split() if re.match(r"-m:\d+$", word)}
         if frees and frees <= present and symbol_of(call) not in lacking and not (used - frees) & gone:
             gone -= frees
@@ -154,8 +164,12 @@ def without(calls, lacking):
                 present |= memory
             stays.append(False)
         else:
-            gone -= made | (written if whole else set())
-            present -= made | (written if whole else set())
+            now = written if whole and not call.startswith("cuGraph") else set()  # a node writes when its graph runs
+            gone -= made | now
+            present -= made | now
+            if "GraphLaunch" in call:
+                gone |= lasting
+                present |= lasting
             stays.append(True)
     return stays, gone
 
