@@ -1,4 +1,5 @@
 """What the checks share: processes that always end, a scheduler of their own, results with requirements. Standard library only."""
+import copy
 import io
 import itertools
 import json
@@ -56,6 +57,7 @@ class Config:
         self.nvsharectl = self._find(roots, "bin/nvsharectl")
         self.library = self._find(roots, "lib/libnvshare.so")
         self.programs = next((root / name for root in roots for name in ("test", "gpu") if (root / name / "probe").exists()), None)
+        self.former = pathlib.Path(args.former).resolve() if getattr(args, "former", "") else None
         self.simgpu = pathlib.Path(args.simgpu).resolve() if args.simgpu else None
         self.environment = dict(os.environ)
         for name in list(self.environment):
@@ -69,6 +71,16 @@ class Config:
     @staticmethod
     def _find(roots, path):
         return next((root / path for root in roots if (root / path).exists()), None)
+
+    def of_former_version(self):
+        """The same with the scheduler and the library of --former."""
+        config = copy.copy(self)
+        for name, path in (("scheduler", "bin/nvshare-scheduler"), ("nvsharectl", "bin/nvsharectl"), ("library", "lib/libnvshare.so")):
+            found = self._find([self.former], path)
+            if found is None:
+                raise Skip(f"--former {self.former} has no {path}")
+            setattr(config, name, found)
+        return config
 
     def program(self, name):
         if self.programs is None:

@@ -61,6 +61,7 @@ def parse_arguments():
     repo = pathlib.Path(__file__).resolve().parent.parent.parent
     parser.add_argument("--out", default=str(repo / "bench" / "results" / "latest"), help="folder for the results")
     parser.add_argument("--root", default="", help="where bin/, lib/ and test/ (or gpu/) are; default: dist, then build/release")
+    parser.add_argument("--former", default="", help="co_run, torch_train: dist/ of another version, measured beside this one in the same run")
     parser.add_argument("--budget", type=float, default=3600, help="seconds in all; a check that would not fit is left out")
     parser.add_argument("--python", default=shutil.which("python3") or sys.executable, help="the interpreter that has PyTorch")
     parser.add_argument("--seconds", type=float, default=35, help="torch_train: how long a job trains when it is alone")

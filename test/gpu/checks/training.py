@@ -1,4 +1,5 @@
 """Checks with PyTorch jobs: torch_plan, preload, torch_train, co_run, nvml_gap."""
+import contextlib
 import subprocess
 import time
 
@@ -152,6 +153,10 @@ def torch_train(config, result):
             time.sleep(0.2)
         with Scheduler(config, config.turn_s, TOLD_MB) as scheduler:
             run_shared(config, result, "told", solos, scheduler, before.figures["first_used"], TOLD_MB * MIB + overhead)
+        if config.former is not None:
+            former = config.of_former_version()
+            with Scheduler(former, config.turn_s, TOLD_MB) as scheduler:
+                run_shared(former, result, "told_former", solos, scheduler, before.figures["first_used"], TOLD_MB * MIB + overhead)
     if "full" in config.variants:
         if config.left() < need_s:
             result.require("full: time left to run it", config.left(), ">=", need_s, "s")
@@ -172,14 +177,21 @@ def co_run(config, result):
     Which processor a process runs on, and who else uses it, is worth several per cent where the processor is the bottleneck. So there are
     two processes of each kind, and steps long enough that the GPU is (a batch of 40 takes it about 55 ms). What one of them does with steps
     of a few milliseconds, where each launch counts, is listed with how far the two native ones are apart; launch_cost judges launches.
+    With --former two more processes run under that version's library and scheduler.
     """
     need_torch(config)
     shape = ["--serve", "--dim", 1024, "--layers", 8, "--length", 256]
-    rounds = 5
-    with Scheduler(config, 10) as scheduler:
-        native = [train(config, f"native{i}", None, *shape, "--seed", i) for i in (1, 2)]
-        shared = [train(config, f"nvshare{i}", scheduler, *shape, "--seed", i) for i in (1, 2)]
-        for process in native + shared:
+    rounds = 5 if config.former is None else 3
+    versions = {"nvshare": config}
+    if config.former is not None:
+        versions["former"] = config.of_former_version()
+    with contextlib.ExitStack() as stack:
+        schedulers = {name: stack.enter_context(Scheduler(version, 10)) for name, version in versions.items()}
+        pairs = {"native": [train(config, f"native{i}", None, *shape, "--seed", i) for i in (1, 2)]}
+        for name, version in versions.items():
+            pairs[name] = [train(version, f"{name}{i}", schedulers[name], *shape, "--seed", i) for i in (1, 2)]
+        everybody = [process for pair in pairs.values() for process in pair]
+        for process in everybody:
             process.wait_event("ready", 120)
 
         def throughput(processes, seconds, stall_ms, batch):
@@ -189,25 +201,31 @@ def co_run(config, result):
         loads = (("two together", True, 4, 0, 40), ("one alone", False, 2.5, 0, 40), ("one alone, 50 ms host stalls", False, 2.5, 50, 40),
                  ("one alone, short steps", False, 1.5, 0, 2))
         for name, together, seconds, stall_ms, batch in loads:
-            groups = [native, shared] if together else [[native[0]], [shared[0]], [native[1]], [shared[1]]]
-            for group in groups:
+            groups = [(kind, pair) for kind, pair in pairs.items()] if together else [(kind, [pair[i]]) for i in (0, 1) for kind, pair in pairs.items()]
+            for _, group in groups:
                 throughput(group, 0.1, 0, batch)  # the first steps of that size make room
             rows = []
             for turn in range(rounds):
-                order = groups[turn % len(groups):] + groups[:turn % len(groups)]
-                measured = {id(group): throughput(group, seconds, stall_ms, batch) for group in order}
-                rows.append([measured[id(group)] for group in groups])
-            figures = result.figure(name, {"native_then_nvshare_steps_per_s": rows})
-            figures["ratio"] = median([v for row in rows for v in row[1::2]]) / median([v for row in rows for v in row[0::2]])
+                order = [(turn + at) % len(groups) for at in range(len(groups))]
+                measured = {at: throughput(groups[at][1], seconds, stall_ms, batch) for at in order}
+                rows.append([measured[at] for at in range(len(groups))])
+            figures = result.figure(name, {"groups": [kind for kind, _ in groups], "steps_per_s": rows})
+            medians = {kind: median([row[at] for row in rows for at in range(len(groups)) if groups[at][0] == kind]) for kind in pairs}
+            figures["ratio"] = medians["nvshare"] / medians["native"]
+            if "former" in pairs:
+                figures["former_ratio"] = medians["former"] / medians["native"]
             if not together:
-                figures["second_native_over_first"] = median([row[2] for row in rows]) / median([row[0] for row in rows])
+                figures["second_native_over_first"] = median([row[len(pairs)] for row in rows]) / median([row[0] for row in rows])
             if name != "one alone, short steps":
                 result.require(f"{name}: throughput over native", figures["ratio"], ">=", 0.99)
-        result.figure("scheduler", scheduler.summary())
-        result.require("drops", scheduler.drops(), "==", 0)
-        for process in native + shared:
+                if "former" in pairs:
+                    result.require(f"{name}: throughput over the former version's", medians["nvshare"] / medians["former"], ">=", 0.99)
+        for name, scheduler in schedulers.items():
+            result.figure("scheduler" if name == "nvshare" else f"{name}_scheduler", scheduler.summary())
+            result.require("drops" if name == "nvshare" else f"drops, {name}", scheduler.drops(), "==", 0)
+        for process in everybody:
             process.close_input()
-        wait_all(native + shared, 30)
+        wait_all(everybody, 30)
 
 
 def nvml_gap(config, result):
