@@ -86,6 +86,7 @@ void HostBudget::request(policy::ClientId client, uint64_t request, int64_t tota
     account.owner = owner;
     account.urgent = urgent;
     account.answered = false;
+    if (account.shrinking) account.shrinking->asked_since = true;
     account.missing = 0;
     account.bound = Bound::kNone;
     account.arrival = next_arrival_++;
@@ -105,7 +106,8 @@ void HostBudget::returned(policy::ClientId client, SegmentId id, policy::Instant
   ledger_.take(id);
   ledger_.change(client, [&](Account& changed) {
     changed.ready = changed.said_ready = std::max(changed.used, changed.ready - segment.bytes);
-    changed.wanted = std::min(changed.wanted, changed.lent);  // it does not want back at once what it gives
+    const bool asks = changed.shrinking && changed.shrinking->asked_since;
+    if (!asks) changed.wanted = std::min(changed.wanted, changed.lent);  // it does not want back at once what it gives
   });
   if (segment.owner == Owner::kScheduler && !segment.adopted)
     ledger_.unowned().put_pooled(id, {account->tenant, segment.bytes, now + kPoolKept});
@@ -374,6 +376,7 @@ std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
   std::vector<std::tuple<bool, uint64_t, policy::ClientId>> order;  // the urgent first, then by arrival
   for (const policy::ClientId id : ledger_.unanswered()) {
     const Account& account = *ledger_.find(id);
+    if (account.shrinking && account.shrinking->asked_since) continue;  // when it has answered
     order.emplace_back(!account.urgent, account.arrival, id);
   }
   std::sort(order.begin(), order.end());

@@ -509,6 +509,24 @@ TEST_F(HostBudgetTest, AMachineThatRunsShortGetsBackWhatIsUnused) {
   EXPECT_EQ(budget_.view(2).bound, Bound::kAvailable);
 }
 
+// What a client asks for while it gives segments back is in addition to what it keeps: it was taken to have that much already, and waited
+// for an answer in vain.
+TEST_F(HostBudgetTest, WhatAClientAsksForWhileItGivesBackIsLentAfterwards) {
+  const auto lends = of<HostBudget::Lend>(ask(1, 2 * HostBudget::kSegmentMax));
+  ASSERT_EQ(lends.size(), 2u);
+  budget_.report(1, 2 * HostBudget::kSegmentMax, 0);
+  budget_.observe({20 * kGiB - 2 * HostBudget::kSegmentMax, std::nullopt});
+  const auto shrinks = of<HostBudget::Shrink>(settle());
+  ASSERT_EQ(shrinks.size(), 1u);
+  budget_.observe({100 * kGiB, std::nullopt});
+  const int64_t needed = HostBudget::kSegmentMax + 64 * kMiB;
+  EXPECT_TRUE(ask(1, needed).empty()) << "before it has said what it gives back nothing can be said";
+  for (const auto& lend : lends) budget_.returned(1, lend.segment, now_);
+  EXPECT_EQ(lent(settle()), 0);
+  budget_.shrunk(1, shrinks[0].shrink, 2 * HostBudget::kSegmentMax, now_);
+  EXPECT_EQ(lent(settle()), needed);
+}
+
 TEST_F(HostBudgetTest, RoomIsWhatCouldBeSwappedOutYet) {
   EXPECT_EQ(budget_.view().room, 80 * kGiB);
   budget_.set_bounds({10 * kGiB, {}});

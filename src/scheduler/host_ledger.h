@@ -34,6 +34,7 @@ class HostLedger {
     uint64_t id = 0;
     int64_t bytes = 0;
     policy::Instant until = 0;
+    bool asked_since = false;  // the client has asked for more: beside what it keeps, which nobody knows until it has answered
   };
   struct Account {
     policy::TenantId tenant = 0;
