@@ -83,7 +83,7 @@ struct Handler {
     at.add(SetBudget{message.budget});
     if (turn.growth.answer != Growth::Answer::kAsked || message.request != turn.growth.request) return;
     turn.growth.answer = message.granted != 0 ? Growth::Answer::kGranted : Growth::Answer::kRefused;
-    if (message.granted != 0) turn.growth.kept_until = at.now + kGrantKept_ns;
+    if (message.granted != 0) turn.growth.kept.keep(turn.growth.bytes, at.now + kGrantKept_ns);
   }
 
   void operator()(const Registering& event) const {
@@ -109,7 +109,7 @@ struct Handler {
   void operator()(Disconnected) const {
     set_gang_runs(turn, at, false);
     turn.connected = false;
-    turn.growth.kept_until = 0;    // the next scheduler is told what is resident
+    turn.growth.kept.clear();      // the next scheduler is told what is resident
     turn.prefetch_wanted = false;  // what it may have was that scheduler's to say
     turn.disconnected_at = at.now;
     if (turn.phase == Phase::kLoading) turn.cancel_load = true;  // the next scheduler knows nothing of this grant
@@ -176,7 +176,6 @@ struct Handler {
   void operator()(const GrowthWanted& event) const {
     turn.growth.answer = Growth::Answer::kAsked;
     turn.growth.bytes = event.bytes;
-    turn.growth.kept_until = 0;
     ++turn.growth.request;
     at.send(turn, SendMemory{event.bytes});
   }
@@ -217,8 +216,7 @@ struct Handler {
     turn.other_gpus = at.seen.other_gpus;
     check_drain(turn, at);
     check_reopening(turn, at);
-    if (turn.growth.kept_until == 0 || at.now < turn.growth.kept_until) return;
-    turn.growth.kept_until = 0;
+    if (!turn.growth.kept.end_before(at.now)) return;
     if (turn.idle.terms().memory_waiters == 0) return;
     at.add(NewsDue{});  // what nobody took goes back
     at.add(WakeLink{});
@@ -291,8 +289,7 @@ Instant next_deadline(const Turn& turn) {
   Instant next = kNever;
   if (turn.phase == Phase::kDraining) next = std::min(turn.drain.deadline, reopening_due(turn));
   if (turn.drain.reopened_until != 0) next = std::min(next, turn.drain.reopened_until);
-  if (turn.growth.kept_until != 0) next = std::min(next, turn.growth.kept_until);
-  return next;
+  return std::min(next, turn.growth.kept.next_end());
 }
 
 }  // namespace nvshare::interposer::turn

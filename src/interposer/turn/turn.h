@@ -17,6 +17,7 @@
 #include "interposer/turn/drain_patience.h"
 #include "interposer/turn/events.h"
 #include "interposer/turn/idleness.h"
+#include "interposer/turn/kept_grants.h"
 
 namespace nvshare::interposer::turn {
 
@@ -58,8 +59,7 @@ struct Growth {
   Answer answer = Answer::kNone;
   uint64_t request = 0;
   uint64_t bytes = 0;  // of the one thread that waits
-  // They were granted, and the thread has yet to wake up and take them: until then the budget is not lowered below them. 0: not so.
-  Instant kept_until = 0;
+  KeptGrants kept;     // of threads that have yet to take what they were granted
 };
 
 // An allocation that the tenant's memory limit may not allow: it waits for a larger lease. Needs no lock of the GPU.
@@ -127,7 +127,7 @@ inline bool helps_itself(const Turn& turn, Instant now) {
   return alone(turn) && sought && now - turn.disconnected_at >= kPatience_ns;
 }
 // Bytes that were granted, and may not have been taken yet.
-inline uint64_t growth_kept(const Turn& turn) { return turn.growth.kept_until != 0 ? turn.growth.bytes : 0; }
+inline uint64_t growth_kept(const Turn& turn) { return turn.growth.kept.bytes(); }
 // Bytes that an allocation waits for.
 inline uint64_t growth_wanted(const Turn& turn) { return turn.growth.answer == Growth::Answer::kAsked ? turn.growth.bytes : 0; }
 

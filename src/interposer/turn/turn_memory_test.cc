@@ -328,6 +328,49 @@ TEST(TurnGrowth, WhatWasGrantedIsKeptUntilItsThreadHasHadTimeToTakeIt) {
   EXPECT_EQ(next_deadline(turn.state()), kNever);
 }
 
+// Two threads: what the first was granted was given up for the second's request, before the first had woken up.
+TEST(TurnGrowth, AnotherThreadsRequestLeavesWhatTheFirstWasGranted) {
+  TestTurn turn;
+  turn.contend(1, 1, 0);
+  turn.bring_to(R);
+  const auto grant = [&](uint64_t bytes) {
+    turn.take(GrowthWanted{bytes});
+    protocol::MemAvailable granted{};
+    granted.request = turn->growth.request;
+    granted.granted = 1;
+    granted.budget = turn.budget + bytes;
+    turn.take(granted);
+    turn.take(GrowthEnded{});
+  };
+  grant(100);
+  turn.now += 4 * kMs;
+  turn.take(GrowthWanted{50});
+  EXPECT_EQ(growth_kept(turn.state()), 100U);
+  turn.take(GrowthEnded{});
+  grant(50);
+  EXPECT_EQ(growth_kept(turn.state()), 150U);
+  turn.now += 6 * kMs;
+  turn.take(Tick{});
+  EXPECT_EQ(growth_kept(turn.state()), 50U) << "each for its own time";
+  EXPECT_EQ(next_deadline(turn.state()), turn.now + 4 * kMs);
+  turn.now += 4 * kMs;
+  turn.take(Tick{});
+  EXPECT_EQ(growth_kept(turn.state()), 0U);
+}
+
+TEST(TurnGrowth, OfManyGrantsNoneIsForgottenBeforeItsTime) {
+  KeptGrants kept;
+  for (int i = 0; i < 10; ++i) kept.keep(10, 100 + i);
+  EXPECT_EQ(kept.bytes(), 100U);
+  EXPECT_FALSE(kept.end_before(99));
+  EXPECT_TRUE(kept.end_before(102));
+  EXPECT_EQ(kept.bytes(), 70U);
+  EXPECT_EQ(kept.next_end(), 109) << "the later ones count as one";
+  EXPECT_TRUE(kept.end_before(109));
+  EXPECT_EQ(kept.bytes(), 0U);
+  EXPECT_EQ(kept.next_end(), kNever);
+}
+
 TEST(TurnGrowth, NothingIsKeptBeyondTheSchedulerThatGrantedIt) {
   TestTurn turn;
   turn.bring_to(R);
