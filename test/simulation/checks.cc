@@ -9,6 +9,9 @@ namespace nvshare::simulation {
 namespace {
 
 constexpr Duration kDropAnswered = 10 * kSec;  // a second or two of GPU work, and slow threads
+constexpr Duration kCopiesAsked = 2 * kSec;    // after which a program that waits for room has been asked for its copies in host memory
+constexpr Duration kAskedAgain = 13 * kSec;    // after which one that did not answer has been asked once more
+constexpr Bytes kCopiesKept = 256 * kMiB;      // and keeps less than this of them
 
 bool holds(policy::ClientState state) { return state != policy::ClientState::kIdle && state != policy::ClientState::kWaiting; }
 
@@ -22,6 +25,21 @@ const policy::ClientGlimpse* find(const std::vector<policy::ClientGlimpse>& clie
 void Checks::submits(const Process& process, const Client& client) {
   if (client.turn().context && !turn::may_run(client.turn())) {
     run_.world().fail(fmt::format("program {} submits to GPU {} without the lock", process.plan().number, client.gpu()));
+  }
+}
+
+// It is asked for them in the moment in which host memory is short, but one that left that unanswered only seconds later.
+void Checks::host_is_short(const Process& process) {
+  for (const auto& other : run_.processes()) {
+    const Instant since = other->answers_since();
+    const bool answers = other->alive() && !other->stopped() && (since == 0 || run_.world().now() - since > kAskedAgain);
+    if (!answers || other.get() == &process) continue;
+    for (const auto& client : other->clients()) {
+      const Instant waits = client->waits_for_room_since();
+      if (waits == 0 || run_.world().now() - waits < kCopiesAsked || client->copied() < kCopiesKept) continue;
+      run_.world().fail(fmt::format("memory of program {} finds no host memory, while program {} waits for room and keeps {} MiB of copies",
+                                    process.plan().number, other->plan().number, client->copied() / kMiB));
+    }
   }
 }
 

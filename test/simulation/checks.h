@@ -18,6 +18,7 @@ class Checks {
   explicit Checks(Run& run) : run_(run) {}
 
   void submits(const Process& process, const Client& client);  // GPU work, now
+  void host_is_short(const Process& process);                  // for memory of it that was to move out
   void after_step();
   void each_second();
 

@@ -312,6 +312,7 @@ void Client::connect() {
 void Client::registered(const protocol::Registered& answer) {
   grown_alone_ = 0;
   const bool first = id_ == 0;
+  if (!first) process_.answers_anew();
   id_ = answer.client_id;
   version_ = answer.version;
   ceiling_ = static_cast<Bytes>(answer.memory_ceiling);

@@ -62,7 +62,9 @@ class Client : public Endpoint {
   bool covers(Bytes bytes) const { return resident_ + bytes <= budget_; }
   void take(const decltype(turn::Event::what)& what) { step(what); }
   bool grow_alone(Bytes bytes);
-  Bytes grown_alone() const { return grown_alone_; }  // and has not told a scheduler since
+  Bytes copied() const { return copied_; }                                // on the GPU, and in host memory as well
+  Instant waits_for_room_since() const { return waits_for_room_since_; }  // its load does; 0: none
+  Bytes grown_alone() const { return grown_alone_; }                      // and has not told a scheduler since
 
   void arrived(ConnectionId connection, const Packet& packet) override;
   void ended(ConnectionId connection) override;
@@ -176,6 +178,7 @@ class Client : public Endpoint {
   HostMemory host_;    // of plans with Plan::host_lent
   bool arena_dirty_ = false;
   bool evicting_ = false;
+  Instant waits_for_room_since_ = 0;
   bool running_ = false;  // what is allocated gets memory at once
 
   turn::Turn turn_;

@@ -149,6 +149,7 @@ void Client::evict(Progress made, Bytes bytes) {
       on_change_ = [this, made, bytes] { evict(made, bytes); };
       return;
     case HostMemory::Taken::kShort:
+      run().checks().host_is_short(process_);
       progress(made, true, true);
       return job_done();
   }
@@ -178,9 +179,11 @@ void Client::load(Progress made) {
   if (budget_ < resident_ + piece && run().canary() != Canary::kFreedStaysInLoad) unpin();
   if (budget_ < resident_ + piece) {  // until it has grown, something was freed, or the load is cancelled
     if (made.moved > made.reported) progress(made, false, false);
+    if (waits_for_room_since_ == 0) waits_for_room_since_ = now();
     on_change_ = [this, made] { load(made); };
     return;
   }
+  waits_for_room_since_ = 0;
   const Bytes absent_copies = host_.used() - copied_;
   resident_ += piece;
   came_in_ += piece;
@@ -231,6 +234,7 @@ void Client::runs() {
 }
 
 void Client::loaded(Progress made, bool complete) {
+  waits_for_room_since_ = 0;
   unpin();
   const bool open = complete && step(turn::LoadEnded{}).agreed;
   if (!open) running_ = false;

@@ -58,7 +58,9 @@ void Node::start_engine() {
     if (canary_ == Canary::kClientsForgotten) unlink(options.known_clients_file.c_str());
     options.tenants_file = folder_ + "/tenants";
   }
-  options.look_at_host = [this] { return scheduler::HostBudget::Machine{plan_.host_bytes - host_use_(0), std::nullopt}; };
+  options.look_at_host = [this] {
+    return scheduler::HostBudget::Machine{std::max<Bytes>(plan_.host_bytes - host_use_(0), 0), std::nullopt};
+  };
   options.host_memory_of = [this](pid_t pid) { return std::pair(host_use_(pid), int64_t{0}); };
   options.look_at_cgroups = [this](pid_t pid) {
     const auto at = tenants_.find(pid);

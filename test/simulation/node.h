@@ -42,7 +42,7 @@ class Node : public scheduler::Transport {
   void process_ended(pid_t pid);
   // What each process has on that GPU, as NVML tells; before the first process starts. Plans without NVML never ask.
   void set_nvml(std::function<std::vector<scheduler::ProcessMemory>(int gpu)> nvml) { nvml_ = std::move(nvml); }
-  // Bytes of host memory that processes have for swapping: one process's, or with pid 0 all of them together.
+  // Bytes of host memory that processes have for swapping: one process's, or with pid 0 all of them together, and what others have.
   void set_host_use(std::function<Bytes(pid_t pid)> use) { host_use_ = std::move(use); }
   // 0: there is no scheduler.
   ConnectionId connect(pid_t pid, Endpoint& endpoint);

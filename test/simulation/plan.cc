@@ -177,6 +177,21 @@ void draw_host(uint64_t seed, Plan& plan) {
   plan.host_bytes = kGiB + swappable * random.between(145, 250) / 100;
 }
 
+// Programs that free memory while it moves, drawn apart as versions are.
+void draw_frees(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x8ebc6af09c88c6e3 + 19);
+  if (!random.chance(40)) return;
+  for (int64_t i = random.between(1, 4); i > 0; --i) {
+    const auto program = static_cast<size_t>(random.between(0, static_cast<int64_t>(plan.programs.size()) - 1));
+    Fault fault{Fault::Kind::kFree, random.between(0, 8000) * kMs, program, random.between(1, 32) * 64 * kMiB};
+    constexpr Moment kMoments[] = {Moment::kLoads, Moment::kLoads, Moment::kLoads, Moment::kEvicts, Moment::kDrains, Moment::kPrefetches};
+    fault.moment = kMoments[random.between(0, 5)];
+    fault.after =
+        random.between(0, 1500) * plan.programs[program].allocated / plan.bandwidth * kMs;  // while all of it moves, or thereafter
+    plan.faults.push_back(fault);
+  }
+}
+
 // Where programs fit they share as measured, drawn apart as versions are.
 void draw_sharing(uint64_t seed, Plan& plan) {
   Random random(seed * 0xa0761d6478bd642f + 13);
@@ -187,6 +202,32 @@ bool grows(const ProgramPlan& program) {
   return std::any_of(program.threads.begin(), program.threads.end(), [](const std::vector<Step>& steps) {
     return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Step::Kind::kGrow; });
   });
+}
+
+// Large programs that do not grow, and host memory that hardly suffices for them, which others on the machine need as well for a while, so
+// that movements are given up halfway. Drawn apart as versions are.
+void draw_short_host(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x589965cc75374cc3 + 23);
+  if (plan.gpus > 1 || !random.chance(40) || std::any_of(plan.programs.begin(), plan.programs.end(), grows)) return;
+  plan.host_lent = true;
+  plan.bounded = false;
+  Bytes swapped = -15 * kGiB;
+  for (ProgramPlan& program : plan.programs) {
+    program.allocated = random.between(48, 176) * 64 * kMiB;
+    swapped += program.allocated + 300 * kMiB;  // its context takes that
+  }
+  // A fifth of it is kept free, and an eighth of the rest for tenants that hold little.
+  plan.host_bytes = kGiB + std::max(swapped, kGiB) * random.between(100, 130) / 70;
+  for (int64_t i = random.between(1, 4); i > 0; --i) {
+    Fault fault{Fault::Kind::kHostTaken, random.between(0, 15'000) * kMs, 0, random.between(10, 8000) * kMs};
+    fault.bytes = plan.host_bytes * random.between(20, 100) / 100;
+    if (random.chance(80)) {
+      fault.program = static_cast<size_t>(random.between(0, static_cast<int64_t>(plan.programs.size()) - 1));
+      fault.moment = random.chance(50) ? Moment::kLoads : Moment::kEvicts;
+      fault.after = random.between(0, 500) * kMs;
+    }
+    plan.faults.push_back(fault);
+  }
 }
 
 // Whether memory moves beside who runs, drawn apart as versions are; then some faults come where it does. In half of these runs programs
@@ -227,6 +268,8 @@ Plan draw_plan(uint64_t seed) {
   draw_prefetch(seed, plan);
   draw_host(seed, plan);
   draw_sharing(seed, plan);
+  draw_frees(seed, plan);
+  draw_short_host(seed, plan);
   return plan;
 }
 
@@ -288,6 +331,10 @@ std::string describe(const Fault& fault, const Plan& plan) {
       return fmt::format("the tenant of program {} gets a memory limit of {} MiB", program, fault.amount / kMiB);
     case Fault::Kind::kPriority:
       return fmt::format("the tenant of program {} gets priority {}", program, fault.amount);
+    case Fault::Kind::kFree:
+      return fmt::format("program {} frees {} MiB", program, fault.amount / kMiB);
+    case Fault::Kind::kHostTaken:
+      return fmt::format("others take {} MiB of host memory for {} ms", fault.bytes / kMiB, fault.amount / kMs);
   }
   return "";
 }

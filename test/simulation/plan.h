@@ -35,14 +35,15 @@ struct ProgramPlan {
 enum class Moment : uint8_t { kAny, kRegisters, kLoads, kEvicts, kDrains, kGrows, kAsksHeadroom, kPrefetches };
 
 struct Fault {
-  enum class Kind : uint8_t { kKill, kStop, kCut, kRestart, kComputeLimit, kMemoryLimit, kPriority } kind;
+  enum class Kind : uint8_t { kKill, kStop, kCut, kRestart, kComputeLimit, kMemoryLimit, kPriority, kFree, kHostTaken } kind;
   Duration at = 0;
   size_t program = 0;  // of which; as in Plan::programs. Not of kRestart
-  int64_t amount = 0;  // how long it is stopped, or the scheduler away; percent; bytes; priority
+  int64_t amount = 0;  // how long it is stopped, or the scheduler away, or host memory is taken; percent; bytes; priority
   // Not at `at`, but `after` the first such moment of the program's from then on; never, if it has none.
   Moment moment = Moment::kAny;
   Duration after = 0;
   bool former = false;  // of kRestart: the scheduler that comes back speaks the previous protocol version
+  Bytes bytes = 0;      // of kHostTaken: so much the machine has less meanwhile
 };
 
 struct Plan {

@@ -72,12 +72,23 @@ void Process::stop(Duration lasts) {
     if (!alive_) return;
     run_.world().tell("program {} goes on", plan_.number);
     stopped_ = false;
+    answers_anew();
     for (auto& what : std::exchange(deferred_, {})) later(random_.between(0, 100) * kUs, std::move(what));
   });
 }
 
+void Process::answers_anew() { answers_since_ = run_.world().now(); }
+
 void Process::cut() {
   for (const auto& client : clients_) client->cut();
+}
+
+void Process::release(Bytes bytes) {
+  if (!alive_) return;
+  later(wake_time(), [this, bytes] {
+    run_.world().tell("program {} frees {} MiB", plan_.number, bytes / kMiB);
+    for (const auto& client : clients_) client->release(bytes);
+  });
 }
 
 // ---- the gate ----

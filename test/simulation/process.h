@@ -23,12 +23,15 @@ class Process {
   void kill();
   void stop(Duration lasts);
   void cut();
+  void release(Bytes bytes);  // as a thread would, on each of its GPUs
 
   const ProgramPlan& plan() const { return plan_; }
   bool alive() const { return alive_; }
   bool ended() const { return ended_; }
   bool has_context() const { return has_context_; }
   bool stopped() const { return stopped_; }
+  Instant answers_since() const { return answers_since_; }  // it was stopped until then, or another scheduler's; 0: never
+  void answers_anew();
   pid_t pid() const { return pid_; }
   std::vector<std::unique_ptr<Client>>& clients() { return clients_; }
   std::string describe() const;
@@ -90,6 +93,7 @@ class Process {
   const ProgramPlan& plan_;
   Random random_;
   pid_t pid_ = 0;
+  Instant answers_since_ = 0;
   bool alive_ = false, ended_ = false, has_context_ = false, stopped_ = false;
   std::deque<std::function<void()>> deferred_;
   std::vector<std::unique_ptr<Client>> clients_;

@@ -21,7 +21,7 @@ Duration longest(const Plan& plan) {
 Run::Run(const Plan& plan, const Options& options)
     : plan_(plan), canary_(options.canary), world_(options.tells), node_(world_, plan_, options.canary, options.folder), checks_(*this) {
   node_.set_nvml([this](int gpu) { return processes_on(gpu); });
-  node_.set_host_use([this](pid_t pid) { return host_use(pid); });
+  node_.set_host_use([this](pid_t pid) { return host_use(pid) + (pid == 0 ? host_taken_ : 0); });
   for (const ProgramPlan& program : plan_.programs) processes_.push_back(std::make_unique<Process>(*this, program));
   for (size_t i = 0; i < processes_.size(); ++i) {
     world_.after(plan_.programs[i].starts, [process = processes_[i].get()] { process->start(); });
@@ -35,6 +35,7 @@ Run::~Run() = default;
 
 void Run::happen(const Fault& fault) {
   if (fault.kind == Fault::Kind::kRestart) return node_.restart(fault.amount, fault.former);
+  if (fault.kind == Fault::Kind::kHostTaken) return take_host(fault.bytes, fault.amount);
   Process& process = *processes_[fault.program];
   const int tenant = process.plan().tenant;
   switch (fault.kind) {
@@ -50,9 +51,22 @@ void Run::happen(const Fault& fault) {
       return node_.set_memory_limit(tenant, fault.amount);
     case Fault::Kind::kPriority:
       return node_.set_priority(tenant, static_cast<int>(fault.amount));
+    case Fault::Kind::kFree:
+      return process.release(fault.amount);
     case Fault::Kind::kRestart:
+    case Fault::Kind::kHostTaken:
       return;
   }
+}
+
+// By programs that swap nothing, until they end.
+void Run::take_host(Bytes bytes, Duration lasts) {
+  world_.tell("others take {} MiB of host memory", bytes / kMiB);
+  host_taken_ += bytes;
+  world_.after(lasts, [this, bytes] {
+    world_.tell("others give {} MiB of host memory back", bytes / kMiB);
+    host_taken_ -= bytes;
+  });
 }
 
 void Run::moment(const Process& process, Moment moment) {

@@ -46,6 +46,7 @@ class Run {
  private:
   std::vector<scheduler::ProcessMemory> processes_on(int gpu) const;  // as NVML lists them, with contexts that take nothing
   void happen(const Fault& fault);
+  void take_host(Bytes bytes, Duration lasts);
 
   const Plan plan_;
   const Canary canary_;
@@ -53,6 +54,7 @@ class Run {
   Node node_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<const Fault*> awaited_;  // faults that wait for a moment
+  Bytes host_taken_ = 0;               // of host memory, by others than the programs
   Checks checks_;
 };
 
