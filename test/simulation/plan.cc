@@ -249,7 +249,7 @@ void draw_prefetch(uint64_t seed, Plan& plan) {
 
 }  // namespace
 
-Plan draw_plan(uint64_t seed) {
+Plan draw_earlier_plan(uint64_t seed) {
   Random random(seed * 0x2545f4914f6cdd1d + 11);
   const Traits traits = draw_traits(random);
   Plan plan;
@@ -268,6 +268,11 @@ Plan draw_plan(uint64_t seed) {
   draw_prefetch(seed, plan);
   draw_host(seed, plan);
   draw_sharing(seed, plan);
+  return plan;
+}
+
+Plan draw_plan(uint64_t seed) {
+  Plan plan = draw_earlier_plan(seed);
   draw_frees(seed, plan);
   draw_short_host(seed, plan);
   return plan;
