@@ -172,8 +172,19 @@ bool Runner::wait_for_owners(const Call& call, const Made& made) {
       owner.pending = owner.pending && owner.stream != made.stream;
     }
   }
+  const Op& op = ops()[static_cast<size_t>(call.op)];
+  if (specials_[static_cast<size_t>(call.op)] == Special::kBeginCapture) {  // so that copies that block can be made meanwhile
+    for (int slot = 0; slot < kMemorySlots; ++slot) {
+      Owner& owner = world_.memory(slot).owner;
+      if (owner.pending) {
+        this->call("cuStreamSynchronize", {owner.stream});
+        owner.pending = false;
+      }
+    }
+  }
   // Calls that only ask need not wait; one that takes memory or access away must.
-  const bool changes = (ops()[static_cast<size_t>(call.op)].group & kVmm) != 0;
+  const bool changes = (op.group & kVmm) != 0;
+  const uint64_t stream = made.has_stream ? made.stream : (op.traits & kPerThread) != 0 ? 2 : 0;
   std::vector<int> slots = {made.dst, made.src, changes ? made.named : -1};
   if (made.exec >= 0 && specials_[static_cast<size_t>(call.op)] == Special::kGraphLaunch) {
     for (const Use& use : world_.object('x', made.exec).uses) {
@@ -185,7 +196,7 @@ bool Runner::wait_for_owners(const Call& call, const Made& made) {
       continue;
     }
     Owner& owner = world_.memory(slot).owner;
-    if (!owner.pending || (made.has_stream && owner.stream == made.stream)) {
+    if (!owner.pending || (!changes && owner.stream == stream)) {
       continue;
     }
     if (capturing_ >= 0) {

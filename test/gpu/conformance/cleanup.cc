@@ -40,7 +40,7 @@ void Runner::clean_up(std::vector<std::string>& lines) {
       }
     }
   }
-  capturing_ = -1;
+  capturing_ = capturing_into_ = -1;
   unsigned mode = 0;  // as a thread begins
   call("cuThreadExchangeStreamCaptureMode", {word_of(&mode)});
   end("cuCtxSetCurrent", {world_.object('c', 0).value});

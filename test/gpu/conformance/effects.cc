@@ -203,7 +203,7 @@ void Runner::data_effect(const Call& call, Made& made, bool captured) {
     return;
   }
   bool whole = false;
-  bool touches = false;
+  bool touches = made.refs.array_count != 0;
   for (const Arg& arg : call.args) {
     if (arg.kind == Kind::kDst) {
       // The plan means the block that it allocated; where an earlier one was not freed, that may be larger.
@@ -274,6 +274,7 @@ void Runner::special_effect(const Call& call, Made& made) {
       capture_poisoned_ = capture_loose_ = false;
       if (graph != nullptr) {
         graph->loose = true;  // captured into: its nodes are not in one row
+        capturing_into_ = made.graph;
       }
       break;
     case Special::kEndCapture:
@@ -291,7 +292,7 @@ void Runner::special_effect(const Call& call, Made& made) {
           }
         }
       }
-      capturing_ = -1;
+      capturing_ = capturing_into_ = -1;
       break;
     case Special::kGraphLaunch:
       if (exec == nullptr) {

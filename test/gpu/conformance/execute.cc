@@ -147,7 +147,7 @@ bool Runner::run(const Plan& plan, std::vector<std::string>& lines) {
     cautious_ = cautious_ || each.thread != 0 || (ops()[static_cast<size_t>(each.op)].group & (kContext | kGreen)) != 0;
   }
   allocations_ = 1;
-  capturing_ = -1;
+  capturing_ = capturing_into_ = -1;
   for (size_t i = 0; i < plan.size() && !sticky_; ++i) {
     progress_->call = static_cast<int>(i);
     progress_->op = plan[i].op;
@@ -229,6 +229,9 @@ std::string Runner::make_here(const Call& call) {
   const bool captured = code == 0 && capturing_ >= 0 && made.has_stream && is_capturing(made.stream);
   if (code == 0) {
     take_effect(call, made, captured);
+  } else if (specials_[static_cast<size_t>(call.op)] == Special::kEndCapture && capturing_ >= 0 &&
+             !is_capturing(world_.object('s', capturing_).value)) {
+    capturing_ = capturing_into_ = -1;  // one that had failed is over
   }
   sticky_ = sticky_ || means_broken(code);
   return outcome(call, made, code, captured);
@@ -413,7 +416,7 @@ bool Runner::resolve_handle(const Arg& arg, Made& made, uint64_t& value) {
     case 'g':
       (made.graph < 0 ? made.graph : made.child) = static_cast<int>(slot);
       refs.graph = value;
-      return true;
+      return arg.kind != Kind::kGone || slot != capturing_into_;
     case 'x':
       made.exec = static_cast<int>(slot);
       return true;

@@ -176,7 +176,8 @@ class Runner {
   bool context_gone_ = false;  // the primary one, and all handles with it
   bool pool_set_ = false;
   bool peers_ = false, pool_opened_ = false;
-  int64_t capturing_ = -1;
+  int64_t capturing_ = -1;       // the stream
+  int64_t capturing_into_ = -1;  // the graph that was given, and may not go meanwhile
   std::vector<Use> captured_;
   bool capture_poisoned_ = false, capture_loose_ = false;
 

@@ -280,6 +280,21 @@ class WhatSequencesLeave(unittest.TestCase):
         lines = lines_of("cuMemAlloc_v2 +m:0:0:4096 i:4096", "cuCtxSetCurrent c:1", "cuDevicePrimaryCtxRelease i:0", "cuMemAlloc_v2 +m:1:0:4096 i:4096", gpus=2)
         self.assertEqual([line.split()[1] for line in lines[:4]], ["0", "0", "0", "-"])
 
+    def test_copies_that_block_are_made_while_a_stream_captures(self):
+        lines = lines_of("cuMemAlloc_v2 +m:0:0:4096 i:4096", "cuStreamCreate +s:0 i:1", "cuMemsetD8Async dst:0:0:1:4096 i:1 i:4096 s:0", "cuStreamBeginCapture_v2 s:0 i:0",
+                         "cuMemsetD8_v2 dst:0:0:1:4096 i:2 i:4096", "cuMemsetD8_v2 dst:0:0:1:4096 i:3 i:4096", "cuStreamEndCapture s:0 +g:0")
+        self.assertEqual([line.split()[1] for line in lines[:7]], ["0"] * 7)
+
+    def test_a_capture_that_failed_is_over_once_it_was_ended(self):
+        lines = lines_of("cuStreamCreate +s:0 i:1", "cuStreamBeginCapture_v2 s:0 i:0", "cuMemAlloc_v2 +m:0:0:4096 i:4096", "cuStreamEndCapture s:0 +g:0",
+                         "cuStreamBeginCapture_v2 s:0 i:0", "cuStreamEndCapture s:0 +g:0")
+        self.assertEqual([line.split()[1] for line in lines[:6]], ["0", "0", "900", "901", "0", "0"])
+
+    def test_a_graph_stays_while_a_stream_captures_into_it(self):
+        lines = lines_of("cuGraphCreate +g:0 i:0", "cuStreamCreate +s:0 i:1", "cuStreamBeginCaptureToGraph s:0 g:0 null null i:0 i:2", "cuGraphDestroy -g:0",
+                         "cuStreamEndCapture s:0 +g:1", "cuGraphDestroy -g:0")
+        self.assertEqual([line.split()[1] for line in lines[:6]], ["0", "0", "0", "-", "0", "0"])
+
     def test_a_sequence_finds_its_process_as_it_began(self):
         """Else two runs differ in which a driver crashed at different sequences."""
         said = said_of(["cuCtxGetFlags oi"], ["cuCtxSetFlags i:1"], ["cuCtxGetFlags oi"], ["cuDevicePrimaryCtxReset i:0"],
