@@ -15,21 +15,14 @@ class RecentCeilings {
 
   // It is lower from now on than `before`.
   void fell_from(size_t before, int64_t now) {
-    Fall* free = nullptr;
-    Fall* last = nullptr;
-    for (Fall& fall : falls_) {
-      if (!is_recent(fall, now)) {
-        free = &fall;
-      } else if (last == nullptr || fall.at > last->at) {
-        last = &fall;
-      }
+    const auto free = std::find_if(falls_.begin(), falls_.end(), [&](const Fall& fall) { return !is_recent(fall, now); });
+    if (free != falls_.end()) {
+      *free = {before, now};
+      return;
     }
     // Of more falls than there are places for, the last ones count as one.
-    if (free == nullptr) {
-      *last = {std::max(last->before, before), now};
-    } else {
-      *free = {before, now};
-    }
+    Fall& last = *std::max_element(falls_.begin(), falls_.end(), [](const Fall& a, const Fall& b) { return a.at < b.at; });
+    last = {std::max(last.before, before), now};
   }
 
   // So much was below the ceiling until a moment ago.
