@@ -2,9 +2,11 @@
 //
 //   load [--clients 1000] [--gpus 1] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0] [--patience 120]
 //        [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200] [--settle 1]
+//        [--runs 0]
 //
 // --folder: an empty one for the scheduler's files, for others that look at it (bench/viewers.py), as --page, the address of its page.
 // --status: milliseconds between two questions for the status; 0: none. --settle: seconds between the requests and the mix.
+// --runs: so many `nvsharectl run` ask whether their tenants wait for turns, as often as they may.
 //
 // Of 100 messages 70 change memory, 10 ask for the lock, 10 give it up, 5 end a program and begin another, 4 tell of memory moved in, and
 // one changes a priority over the admin socket. Processor time is the daemon's, by /proc. Where a phase takes longer than --patience the
@@ -19,6 +21,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -45,6 +48,7 @@ struct Options {
   std::string page;
   int status_interval_ms = 200;
   double settle = 1;
+  size_t runs = 0;
 };
 
 bool parse(int argc, char** argv, Options& options) {
@@ -76,6 +80,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.status_interval_ms = std::atoi(value.c_str());
     } else if (flag == "--settle") {
       options.settle = std::atof(value.c_str());
+    } else if (flag == "--runs") {
+      options.runs = std::strtoull(value.c_str(), nullptr, 10);
     } else {
       return false;
     }
@@ -162,6 +168,44 @@ class PriorityChanger {
   std::thread thread_;
 };
 
+// Asks for tenants' turns as `nvsharectl run` does for its own (src/cli/turn_wait.cc) in a terminal: each on a connection for each
+// question.
+class TurnAskers {
+ public:
+  TurnAskers(const Scheduler& scheduler, size_t count)
+      : thread_([this, path = scheduler.admin_socket(), count] {
+          std::multimap<int64_t, size_t> due;  // when, and which tenant
+          const int64_t began = now_ns();
+          for (size_t i = 0; i < count; ++i) due.emplace(began + static_cast<int64_t>(i) * 1'000'000, i + 1);
+          while (!ends_ && !due.empty()) {
+            const auto [at, tenant] = *due.begin();
+            if (const int64_t left = at - now_ns(); left > 0) {
+              usleep(static_cast<useconds_t>(std::min<int64_t>(left, 20'000'000) / 1000));
+              continue;
+            }
+            due.erase(due.begin());
+            const auto answer = Admin(path).ask(R"({"request":"turn","tenant":)" + std::to_string(tenant) + "}");
+            const Json reply = answer ? Json::parse(*answer, nullptr, false) : Json();
+            if (!reply.is_object() || !reply.contains("turn")) continue;  // counted as one fewer answer
+            const Json& turn = reply["turn"];
+            const bool waits = turn.value("waits", false);
+            ++answers_;
+            waits_ += waits;
+            due.emplace(now_ns() + std::max<int64_t>(turn.value("again_ms", 0), waits ? 250 : 1000) * 1'000'000, tenant);
+          }
+        }) {}
+  Json finish() {
+    ends_ = true;
+    thread_.join();
+    return {{"answers", answers_}, {"that_wait", waits_}};
+  }
+
+ private:
+  std::atomic<bool> ends_{false};
+  uint64_t answers_ = 0, waits_ = 0;
+  std::thread thread_;
+};
+
 // How often the scheduler did not read a connection for a while, because it said too much.
 uint64_t reads_paused(Admin& admin) {
   const auto answer = admin.ask(R"({"request":"status"})");
@@ -191,6 +235,7 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
   const ProcessorTime before = scheduler.processor_time(), own_before = processor_time(getpid());
   const int64_t begin = now_ns();
   StatusAsker status(scheduler, options.status_interval_ms);
+  TurnAskers turns(scheduler, options.runs);
   PriorityChanger priorities(scheduler);
   const auto end = begin + static_cast<int64_t>(options.seconds * 1e9);
   // A priority changes once for a hundred messages.
@@ -203,6 +248,7 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
   const ProcessorTime after = scheduler.processor_time(), own_after = processor_time(getpid());
   const double used = after.used_s - before.used_s;
   const std::vector<double> status_ms = status.finish();
+  const Json turn_answers = turns.finish();
   Figures& figures = workload.figures();
   const uint64_t changed = priorities.finish();
   return {{"wall_s", wall},
@@ -226,6 +272,8 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
           {"statuses", status_ms.size()},
           {"status_p50_ms", percentile(status_ms, 0.5)},
           {"status_p99_ms", percentile(status_ms, 0.99)},
+          {"runs", options.runs},
+          {"turns_asked", turn_answers},
           {"rss_mib", scheduler.resident_mib()}};
 }
 
@@ -301,9 +349,10 @@ int main(int argc, char** argv) {
   Options options;
   options.scheduler = std::filesystem::canonical("/proc/self/exe").parent_path() / "nvshare-scheduler";
   if (!parse(argc, argv, options)) {
-    std::fprintf(stderr,
-                 "usage: load [--clients 1000] [--gpus 1..64] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0]\n"
-                 "            [--patience 120] [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200]\n");
+    std::fprintf(
+        stderr,
+        "usage: load [--clients 1000] [--gpus 1..64] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0]\n"
+        "            [--patience 120] [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200] [--runs 0]\n");
     return 2;
   }
   raise_descriptor_limit(options.plan.clients);

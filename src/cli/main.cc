@@ -150,7 +150,7 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
                    "begin when this tenant has ended: its name or id; of a Slurm job, job=NUMBER; may be repeated")
       ->allow_extra_args(false);
   run_app->add_option("--timeout", options.timeout, "wait so long at most, such as 90s or 10min; then the exit code is 124");
-  run_app->add_flag("--quiet", options.quiet, "no start line");
+  run_app->add_flag("--quiet", options.quiet, "no start line, and none while the program waits for a turn");
   return run_app;
 }
 

@@ -78,14 +78,15 @@ std::vector<char*> pointers(const std::vector<std::string>& lines) {
 
 // Returns the child's wait status.
 Result<int> wait_forwarding(pid_t child, int signals, const Meanwhile& meanwhile) {
+  auto again_ms = static_cast<int>(meanwhile.first_ms);
   while (true) {
     int status = 0;
     pid_t ended = waitpid(child, &status, WNOHANG);
     if (ended == child) return status;
     if (ended < 0) return error_format("cannot wait for process %d: %s", child, strerror(errno));
     pollfd next{signals, POLLIN, 0};
-    if (meanwhile.act && poll(&next, 1, static_cast<int>(meanwhile.every_ms)) == 0) {
-      meanwhile.act();
+    if (meanwhile.act && poll(&next, 1, again_ms) == 0) {
+      again_ms = static_cast<int>(meanwhile.act());
       continue;
     }
     signalfd_siginfo info{};

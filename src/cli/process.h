@@ -32,8 +32,8 @@ int exit_code_of(int wait_status);
 
 // What else is to be done again and again while a program runs.
 struct Meanwhile {
-  std::function<void()> act;
-  int64_t every_ms = 0;
+  std::function<int64_t()> act;  // in how many milliseconds again
+  int64_t first_ms = 0;
 };
 
 // Starts argv[0] (looked up in the environment's PATH) in our process group with our terminal, waits for its end and returns its wait

@@ -18,6 +18,7 @@
 #include "cli/process.h"
 #include "cli/scheduler_link.h"
 #include "cli/trace_command.h"
+#include "cli/turn_wait.h"
 #include "cli/units.h"
 #include "cli/wait_to_start.h"
 #include "protocol/admin.h"
@@ -168,6 +169,28 @@ void end_trace(LiveTrace& trace, const std::string& file) {
   say("{}", written ? *written : written.error().text);
 }
 
+// Fetches what is to be traced and tells of waits meanwhile.
+Result<int> run_program(const RunOptions& options, const Environment& environment, const SchedulerLink& link,
+                        std::optional<uint64_t> tenant, LiveTrace* trace) {
+  std::optional<TurnWaitWatch> watch;
+  if (tenant && !options.quiet) watch.emplace(link.runtime_directory, *tenant);
+  Meanwhile meanwhile;
+  meanwhile.first_ms = watch ? TurnWaitWatch::kFirstMs : kFetchTraceMs;
+  int64_t until_fetch_ms = kFetchTraceMs - meanwhile.first_ms;
+  if (watch || trace != nullptr) {
+    meanwhile.act = [&] {
+      if (trace != nullptr && until_fetch_ms <= 0) {
+        (void)trace->fetch();  // what failed is tried again
+        until_fetch_ms = kFetchTraceMs;
+      }
+      const int64_t again_ms = watch ? watch->look() : kFetchTraceMs;
+      until_fetch_ms -= again_ms;
+      return again_ms;
+    };
+  }
+  return run_and_forward_signals(options.program, environment, meanwhile);
+}
+
 int fail(int code, const Error& error) {
   say("{}", error.text);
   return code;
@@ -227,9 +250,7 @@ int run_command(const RunOptions& options) {
   const bool mps = share_by_mps(*link, environment);
   if (!options.quiet) say_start_line(*gpu, *limit, *link, mps);
 
-  Meanwhile fetching;
-  if (*trace) fetching = {[&trace] { (void)(*trace)->fetch(); }, kFetchTraceMs};  // what failed is tried again
-  auto status = run_and_forward_signals(options.program, environment, fetching);
+  auto status = run_program(options, environment, *link, tenant, trace->get());
   if (!status) return fail(kExitCannotRun, status.error());
   if (*trace) end_trace(**trace, options.trace);
   if (tenant) {

@@ -414,6 +414,30 @@ TEST_F(RunCommand, AfterWaitsForTheEndOfAnother) {
   EXPECT_TRUE(has(self.err, "it still waits for the end of 'outer'")) << self.err;
 }
 
+TEST_F(RunCommand, AProgramThatWaitsForItsTurnSaysWhoHasTheGpu) {
+  const std::string settings = "env TERM=xterm SIMGPU_TIME_SCALE=1 NVSHARE_SWITCH_TIME_MODE=fixed NVSHARE_SWITCH_TIME_FIXED=8 ";
+  const std::string job = DEMO_JOB " --bytes 160M --block 4M --compute-us 1000 --seed 5 --steps ";
+  const std::string first = (directory_ / "first").string();
+  ASSERT_EQ(
+      std::system(
+          (variables_ + settings + NVSHARECTL " run --quiet --name first -- " + job + "100000 > " + first + " 2>&1 < /dev/null &").c_str()),
+      0);
+  const auto ask = [&](const std::string& arguments) {
+    const std::string file = (directory_ / "asked").string();
+    (void)!std::system((variables_ + NVSHARECTL " " + arguments + " > " + file + " 2>&1 < /dev/null").c_str());
+    return content_of(file);
+  };
+  for (int tries = 0; tries < 1000 && !has(ask("status --json"), "\"state\":\"running\""); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  OnATerminal second(variables_ + settings + NVSHARECTL " run --name second -- " + job + "50");  // it prints long after its turn came
+  EXPECT_TRUE(second.shows("nvshare: waits for its turn on GPU 0: 'first' has it, running for "));
+  EXPECT_TRUE(second.shows(" yet; "));
+  EXPECT_TRUE(second.shows("\033[0J"));  // it goes when the turn comes
+  EXPECT_TRUE(second.shows("checksum"));
+  EXPECT_EQ(second.exit_code(), 0);
+  ask("kill first");
+}
+
 TEST_F(RunCommand, WaitsForAFreeGpuWhichKillGives) {
   std::thread job([&] {
     const Ran ran = shell(NVSHARECTL " run --name busy -- sh -c '" DEMO_JOB

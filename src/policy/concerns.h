@@ -101,7 +101,8 @@ Duration swap_time(const Gpu& gpu, Bytes out, Bytes in);
 Duration turn_limit(const Config& config, const Gpu& gpu);  // the longest that a turn can last while somebody waits
 Duration switch_time(const Config& config, Duration cost);  // of a switch that costs so much
 Duration load_allowance(const Gpu& gpu, Bytes out, Bytes in);
-Instant growth_due(const Context& context, const Client& client, Duration cost);  // the same, for a neighbour's growth
+std::optional<Instant> end_of_turn(const State& state, const Gpu& gpu, const Client& client);  // a switch as the last; none: of a gang
+Instant growth_due(const Context& context, const Client& client, Duration cost);               // the same, for a neighbour's growth
 struct Comers {
   std::span<const ClientId> clients;  // that are to run on this GPU
   bool wakes = false;                 // may end turns before their time

@@ -443,6 +443,18 @@ std::optional<Duration> waiting_bound(const State& state, ClientId client);
 std::vector<GpuView> view(const State& state, Instant now);
 // Replaces what is in `clients`; in the order of GPUs, then of clients.
 void glimpse(const State& state, std::vector<ClientGlimpse>& clients);
+// Nullopt: no client of the tenant waits, or one of them has a turn. Costs what the tenant's clients and the holders of one GPU are.
+struct TurnWait {
+  ClientId client;  // the tenant's that waits longest
+  GpuId gpu;        // its
+  Instant since;
+  size_t holders = 0;  // of that GPU; if any, the first of those that run, by when that began:
+  TenantId holder = 0;
+  ClientState state = ClientState::kIdle;
+  Instant held_since = 0;
+  std::optional<Instant> ends;  // its turn, as things stand: where it alone has the GPU, in turns that memory forces
+};
+std::optional<TurnWait> turn_wait_of(const State& state, TenantId tenant);
 std::string waiting_for(const State& state, ClientId client);  // as ClientView has it; empty: it does not wait, or is not known
 // Whether a tenant there has a compute limit, so that time is billed.
 bool shares_by_limits(const State& state, GpuId gpu);

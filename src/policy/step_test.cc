@@ -121,6 +121,28 @@ TEST_F(Step, ATurnBeginsWhenTheLoadIsFinishedNotWhenAllIsMapped) {
   EXPECT_EQ(view_of(1).state, ClientState::kRunning);
 }
 
+TEST_F(Step, ATenantThatWaitsIsToldWhoHasTheGpuUntilWhen) {
+  join(1, 12 * kGiB, true);
+  load(1, 12 * kGiB);
+  EXPECT_FALSE(turn_wait_of(*state, 1)) << "it has the GPU";
+  EXPECT_FALSE(turn_wait_of(*state, 2)) << "nobody knows it";
+  join(2, 12 * kGiB);
+  EXPECT_FALSE(turn_wait_of(*state, 2)) << "it wants nothing";
+  now += kSec;
+  feed(LockRequested{2});
+  const auto wait = turn_wait_of(*state, 2);
+  ASSERT_TRUE(wait);
+  EXPECT_EQ(wait->client, 2U);
+  EXPECT_EQ(wait->since, now);
+  EXPECT_EQ(wait->holders, 1U);
+  EXPECT_EQ(wait->holder, 1U);
+  EXPECT_EQ(wait->state, ClientState::kRunning);
+  EXPECT_EQ(wait->held_since, now - kSec);
+  EXPECT_EQ(wait->ends, next_deadline(*state)) << "the switch that is planned";
+  feed(ClientJoined{3, 0, 2, 0, {kGiB, 0, 0}, true, false, true});
+  EXPECT_FALSE(turn_wait_of(*state, 2)) << "another of its clients has a turn";
+}
+
 TEST_F(Step, AWaiterHasADeadlineAndABoundAndTheHolderHearsOfIt) {
   join(1, 12 * kGiB, true);
   load(1, 12 * kGiB);

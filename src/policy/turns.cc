@@ -69,6 +69,12 @@ Instant growth_due(const Context& context, const Client& client, Duration cost) 
   return client.turn.due(terms.length, terms.quantum);
 }
 
+std::optional<Instant> end_of_turn(const State& state, const Gpu& gpu, const Client& client) {
+  if (client.state != ClientState::kRunning || gang_of(state, client) != nullptr) return std::nullopt;
+  const TurnTerms terms = terms_of(state.config, gpu.switches.cost, false);
+  return client.turn.due(own_length(state, client.tenant, terms.length, terms.quantum), terms.quantum);
+}
+
 // When it may be dropped for the comers.
 Instant drop_due(const Context& context, const Client& client, TurnTerms terms) {
   terms.length = own_length(context.state, client.tenant, terms.length, terms.quantum);

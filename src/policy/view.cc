@@ -245,6 +245,38 @@ void glimpse_touched(const State& state, std::vector<ClientGlimpse>& clients) {
   }
 }
 
+static const Client* longest_waiting(const State& state, TenantId tenant) {
+  const auto home = state.homes.find(tenant);
+  if (home == state.homes.end()) return nullptr;
+  const Client* longest = nullptr;
+  for (const auto& [gpu, count] : home->second) {
+    const Tenancy& tenancy = state.gpus.at(gpu).of_tenant.at(tenant);
+    if (tenancy.does.holds > 0) return nullptr;
+    for (const Client* client : tenancy.waiting) {
+      if (longest == nullptr || client->since < longest->since) longest = client;
+    }
+  }
+  return longest;
+}
+
+std::optional<TurnWait> turn_wait_of(const State& state, TenantId tenant) {
+  const Client* const client = longest_waiting(state, tenant);
+  if (client == nullptr) return std::nullopt;
+  const Gpu& gpu = *client->indexed.home;
+  TurnWait wait{client->id, gpu.id, client->since, gpu.holders.size()};
+  if (gpu.holders.empty()) return wait;
+  const Client* first = gpu.holders.begin()->second;
+  for (const auto& [grant, holder] : gpu.holders) {
+    if (holder->since < first->since) first = holder;
+  }
+  wait.holder = first->tenant;
+  wait.state = first->state;
+  wait.held_since = first->since;
+  const bool in_turns = gpu.quota.mode == GpuMode::kUnlimited || gpu.quota.mode == GpuMode::kRotation;
+  if (gpu.holders.size() == 1 && in_turns && !gpu.share_turn.group) wait.ends = end_of_turn(state, gpu, *first);
+  return wait;
+}
+
 std::string waiting_for(const State& state, ClientId client) {
   const Client* const known = state.find(client);
   return known == nullptr ? std::string() : waiting_sentence(state, *known->indexed.home, *known);

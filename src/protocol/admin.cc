@@ -28,6 +28,7 @@ NVSHARE_REPORT(ClientReport, id, pid, program, tenant, gpu, backend, state, sinc
                host_memory_missing, host_memory_bound, waiting_for, gang_gpus, turns, drops, unanswered, failed_drains, drainable,
                time_running_ns, time_waiting_ns, time_swapping_ns, swapped_out_total, swapped_in_total, unmoved_total, prefetched_total,
                prefetched_in_vain_total, protocol, library, mps)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TurnReport, waits, waited_ns, gpu, holder, state, held_ns, others, left_ns, again_ms)
 NVSHARE_REPORT(BypassReport, pid, program, tenant, gpu, used, since_ns, turns_refused)
 NVSHARE_REPORT(MpsReport, user, state, pid, programs, restarts, trouble)
 NVSHARE_REPORT(BoundsReport, values, connections, connections_refused, reads_paused)
@@ -44,7 +45,7 @@ static void each_field(const StatusReport& report, JsonText& text) {
 
 namespace {
 
-constexpr char kRequests[] = "status, tenant, set, pods, job, trace, shutdown";
+constexpr char kRequests[] = "status, tenant, set, pods, job, trace, turn, shutdown";
 
 std::string line_of(const Json& json) {
   // A program's name may be any bytes; what is not UTF-8 is shown as U+FFFD instead of failing the whole report.
@@ -318,6 +319,12 @@ Result<Request> decode_trace_request(const Json& json) {
   return Request(TraceRequest{static_cast<uint64_t>(*after), *last});
 }
 
+Result<Request> decode_turn_request(const Json& json) {
+  auto tenant = integer_field(json, "tenant", 0, INT64_MAX);
+  if (!tenant) return tenant.error();
+  return Request(TurnRequest{static_cast<uint64_t>(*tenant)});
+}
+
 Result<Request> decode_pods_request(const Json& json) {
   PodsRequest request;
   auto pods = json.find("pods");
@@ -373,6 +380,7 @@ struct Encoder {
   }
   Json operator()(const ShutdownRequest&) const { return {{"request", "shutdown"}}; }
   Json operator()(const TraceRequest& r) const { return {{"request", "trace"}, {"after", r.after}, {"last_ns", r.last_ns}}; }
+  Json operator()(const TurnRequest& r) const { return {{"request", "turn"}, {"tenant", r.tenant}}; }
   Json operator()(const TenantRequest& r) const {
     return {{"request", "tenant"},
             {"pid", r.pid},
@@ -478,6 +486,8 @@ std::string encode_trace_part(const TracePart& part) {
   return line_of({{"ok", true}, {"lines", part.lines}, {"next", part.next}, {"more", part.more}});
 }
 
+std::string encode_turn(const TurnReport& turn) { return line_of({{"ok", true}, {"turn", turn}}); }
+
 std::string encode_error(std::string_view text) { return line_of({{"ok", false}, {"error", text}}); }
 
 Result<Request> decode_request(std::string_view line) {
@@ -495,6 +505,7 @@ Result<Request> decode_request(std::string_view line) {
   if (name == "pods") return decode_pods_request(json);
   if (name == "job") return decode_job_request(json);
   if (name == "trace") return decode_trace_request(json);
+  if (name == "turn") return decode_turn_request(json);
   return error_format("request '%.80s' is unknown; accepted: %s", name.c_str(), kRequests);
 }
 
@@ -523,6 +534,16 @@ Result<TracePart> decode_trace_part(std::string_view line) {
     return TracePart{json->at("lines").get<std::vector<std::string>>(), json->at("next").get<uint64_t>(), json->at("more").get<bool>()};
   } catch (const Json::exception& problem) {
     return error_format("the scheduler's recording cannot be read: %.180s", problem.what());
+  }
+}
+
+Result<TurnReport> decode_turn(std::string_view line) {
+  Result<Json> json = decode_reply(line);
+  if (!json) return json.error();
+  try {
+    return json->at("turn").get<TurnReport>();
+  } catch (const Json::exception& problem) {
+    return error_format("the scheduler's answer cannot be read: %.180s", problem.what());
   }
 }
 

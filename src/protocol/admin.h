@@ -374,7 +374,22 @@ struct TracePart {
   uint64_t next = 0;
   bool more = false;  // the next part has lines already
 };
-using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, JobRequest, TraceRequest, ShutdownRequest>;
+// Whether a tenant waits for a turn, and who has the GPU: for the hundreds that start programs, which need no more of a status.
+struct TurnRequest {
+  uint64_t tenant = 0;  // TenantReport::id
+};
+struct TurnReport {
+  bool waits = false;  // and no program of the tenant has a turn. False: of what follows only `again_ms` says something
+  int64_t waited_ns = 0;
+  uint32_t gpu = 0;      // its place among StatusReport::gpus
+  std::string holder;    // the tenant that has the GPU, of several the one that has it longest; empty: none has
+  std::string state;     // ClientReport::state of its program
+  int64_t held_ns = 0;   // for how long it has been in that state
+  uint64_t others = 0;   // programs that have the GPU, too
+  int64_t left_ns = 0;   // of the holder's turn, as things stand; 0: not known
+  int64_t again_ms = 0;  // not to be asked again before: the more ask, the longer
+};
+using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, JobRequest, TraceRequest, TurnRequest, ShutdownRequest>;
 
 // A pod's UID as PodRequest takes it: hexadecimal digits and '-', up to 64.
 bool is_pod_uid(std::string_view text);
@@ -386,6 +401,7 @@ std::string encode_ok();
 std::string encode_notices(const std::vector<PodNotice>& notices);
 std::string encode_tenant(uint64_t tenant);
 std::string encode_trace_part(const TracePart& part);
+std::string encode_turn(const TurnReport& turn);
 std::string encode_error(std::string_view text);
 
 // One line, with or without its newline. Errors name the field.
@@ -395,6 +411,7 @@ Result<Request> decode_request(std::string_view line);
 Result<StatusReport> decode_status(std::string_view line);
 Result<uint64_t> decode_tenant(std::string_view line);
 Result<TracePart> decode_trace_part(std::string_view line);
+Result<TurnReport> decode_turn(std::string_view line);
 // None where the scheduler is older than they are.
 Result<std::vector<PodNotice>> decode_notices(std::string_view line);
 Result<void> decode_ok(std::string_view line);

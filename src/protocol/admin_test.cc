@@ -41,6 +41,24 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
   EXPECT_TRUE(std::holds_alternative<ShutdownRequest>(*decode_request(encode(ShutdownRequest{}))));
 }
 
+TEST(Admin, ATurnComesBackAsItWasAskedAndAnswered) {
+  EXPECT_EQ(accepted<TurnRequest>(encode(TurnRequest{12}).c_str()).tenant, 12u);
+  EXPECT_NE(refused(R"({"request":"turn","tenant":-1})"), "accepted");
+  const auto turn = decode_turn(encode_turn({true, 5, 2, "train", "running", 7, 3, 11, 5000}));
+  ASSERT_TRUE(turn);
+  EXPECT_TRUE(turn->waits);
+  EXPECT_EQ(turn->waited_ns, 5);
+  EXPECT_EQ(turn->gpu, 2u);
+  EXPECT_EQ(turn->holder, "train");
+  EXPECT_EQ(turn->state, "running");
+  EXPECT_EQ(turn->held_ns, 7);
+  EXPECT_EQ(turn->others, 3u);
+  EXPECT_EQ(turn->left_ns, 11);
+  EXPECT_EQ(turn->again_ms, 5000);
+  EXPECT_FALSE(decode_turn(encode_ok()));
+  EXPECT_FALSE(decode_turn(encode_error("no")));
+}
+
 TEST(Admin, PodsComeBackAsTheyWereSent) {
   auto pods = accepted<PodsRequest>(
       encode(PodsRequest{{{"0b4e-1", "team/train", 5, 40, false},

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "scheduler/identity.h"
 
@@ -33,14 +34,18 @@ bool may_administer(const CgroupReader& reader, std::string_view cgroups, std::s
   return identity && (identity->kind == CgroupIdentity::Kind::kContainer || identity->kind == CgroupIdentity::Kind::kPod);
 }
 
-Result<void> may_administer(int socket) {
+Result<void> AdminPeers::may_administer(int socket) {
   Result<Peer> peer = peer_of(socket);
   if (!peer) return peer.error();
   if (peer->uid != 0 && peer->uid != geteuid()) return error_format("admin requests are for root and user %u", geteuid());
   const std::string cgroups = cgroups_of(peer->pid);
   const std::string status = status_text_of(peer->pid);
   if (has_ended(peer->pidfd)) return error_format("process %d has ended", peer->pid);  // what was read may be another's
-  if (!may_administer(CgroupReader::here(), cgroups, status)) return error_format("admin requests are not for containers");
+  if (std::string own = cgroups_of(getpid()); own != own_cgroups_) {
+    reader_ = CgroupReader::here();
+    own_cgroups_ = std::move(own);
+  }
+  if (!scheduler::may_administer(reader_, cgroups, status)) return error_format("admin requests are not for containers");
   return {};
 }
 

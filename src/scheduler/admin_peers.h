@@ -11,8 +11,16 @@
 
 namespace nvshare::scheduler {
 
-// An error: the process at the other end may not, and why.
-Result<void> may_administer(int socket);
+// Not thread-safe.
+class AdminPeers {
+ public:
+  // An error: the process at the other end may not, and why.
+  Result<void> may_administer(int socket);
+
+ private:
+  std::string own_cgroups_;  // as `reader_` was made with: it looks at all mounts
+  CgroupReader reader_;
+};
 
 // The same by the texts of its /proc/PID/cgroup and /proc/PID/status. A process in a PID namespace below the scheduler's own is in some
 // container, whether or not its cgroup says so, and may only where that is the scheduler's own. Pure.

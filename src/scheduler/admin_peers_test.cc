@@ -41,7 +41,7 @@ TEST(AdminPeers, AProcessInAPidNamespaceOfItsOwnIsRefused) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
   const FileDescriptor own(sockets[0]);
   const FileDescriptor peer(sockets[1]);
-  EXPECT_TRUE(may_administer(own.get())) << "this process itself";
+  EXPECT_TRUE(AdminPeers().may_administer(own.get())) << "this process itself";
 
   const TestFolder folder;
   sockaddr_un address{};
@@ -72,7 +72,7 @@ TEST(AdminPeers, AProcessInAPidNamespaceOfItsOwnIsRefused) {
     accepted = FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   }
   if (!accepted) GTEST_SKIP() << "this user may make no PID namespace";
-  const Result<void> allowed = may_administer(accepted.get());
+  const Result<void> allowed = AdminPeers().may_administer(accepted.get());
   ASSERT_FALSE(allowed);
   EXPECT_STREQ(allowed.error().text, "admin requests are not for containers");
   accepted = FileDescriptor();

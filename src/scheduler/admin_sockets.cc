@@ -38,7 +38,7 @@ void AdminSockets::accept_all() {
 }
 
 void AdminSockets::accept(FileDescriptor socket) {
-  Result<void> allowed = may_administer(socket.get());
+  Result<void> allowed = peers_.may_administer(socket.get());
   if (allowed && connections_.size() >= kConnectionsMax) allowed = Result<void>(error_format("too many admin connections"));
   uint64_t id = next_++;
   Connection& connection = connections_[id];

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "scheduler/admin_peers.h"
 #include "scheduler/event_loop.h"
 #include "scheduler/log.h"
 
@@ -64,6 +65,7 @@ class AdminSockets {
   EventLoop& loop_;
   FileDescriptor listener_;
   Answer answer_;
+  AdminPeers peers_;
   const Bounds bounds_;
   std::map<uint64_t, Connection> connections_;
   uint64_t next_ = 1;

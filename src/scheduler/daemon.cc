@@ -373,6 +373,12 @@ std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSo
       const TraceRing::Part part = daemon.engine_->parts().steps.recorded(asked, monotonic_ns());
       return admin::encode_trace_part({part.lines, part.next, part.more});
     }
+    std::string operator()(const admin::TurnRequest& asked) const {
+      const int64_t now = monotonic_ns();
+      admin::TurnReport report = turn_report(daemon.engine_->parts(), asked.tenant, now);
+      report.again_ms = daemon.turn_pace_.next(now) / 1'000'000;
+      return admin::encode_turn(report);
+    }
     std::string operator()(const admin::TenantRequest& tenant) const {
       Result<policy::TenantId> id = daemon.engine_->add_run(tenant);
       daemon.after_engine();

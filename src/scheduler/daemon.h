@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "protocol/report_changes.h"
 #include "scheduler/admin_sockets.h"
+#include "scheduler/ask_pace.h"
 #include "scheduler/change_watch.h"
 #include "scheduler/client_sockets.h"
 #include "scheduler/engine.h"
@@ -74,6 +75,7 @@ class Daemon {
   std::unique_ptr<StatusWriter> status_writer_;
   std::unique_ptr<ChangeWatch> change_watch_;
   protocol::admin::ChangeMarks change_marks_;
+  AskPace turn_pace_;
   std::unique_ptr<ReportInParts> report_in_parts_;  // for status_writer_
   std::unique_ptr<AdminSockets> admin_;
   std::unique_ptr<NvmlMonitor> monitor_;

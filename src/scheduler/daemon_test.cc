@@ -78,6 +78,32 @@ TEST_F(DaemonTest, ViewersShareWholeReports) {
   EXPECT_NE(ask_admin(settings_.runtime_dir, R"({"request":"status"})"), first);
 }
 
+// Each `nvsharectl run` asks again and again: the more do, the longer each is to wait.
+TEST_F(DaemonTest, ManyThatAskForTheirTurnsAreToldToAskMoreRarely) {
+  start();
+  const auto again_ms = [&] {
+    const auto turn = protocol::admin::decode_turn(ask_admin(settings_.runtime_dir, R"({"request":"turn","tenant":1})"));
+    EXPECT_TRUE(turn) << turn.error().text;
+    return turn ? turn->again_ms : 0;
+  };
+  EXPECT_EQ(again_ms(), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int kAsked = 200;
+  int64_t last = 0;
+  for (int i = 0; i < kAsked; ++i) last = again_ms();
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_GE(last + took + 20, kAsked * AskPace::kApartNs / 1'000'000);
+}
+
+TEST(AskPace, QuestionsComeApartHoweverManyAsk) {
+  AskPace pace;
+  EXPECT_EQ(pace.next(1000), 0);
+  EXPECT_EQ(pace.next(1000), 2 * AskPace::kApartNs);
+  EXPECT_EQ(pace.next(1000), 3 * AskPace::kApartNs);
+  EXPECT_EQ(pace.next(1000 + 3 * AskPace::kApartNs), 0) << "all have had theirs";
+  for (int i = 0; i < 100'000; ++i) EXPECT_LE(pace.next(1000 + 4 * AskPace::kApartNs), AskPace::kMostNs);
+}
+
 TEST_F(DaemonTest, TwoThatDoNotFitTakeTurns) {
   TestClient a = client();
   TestClient b = client();

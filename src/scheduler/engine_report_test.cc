@@ -32,6 +32,27 @@ TEST_F(EngineTest, AReportInPartsIsTheSameAsOneAtOnceWhenNothingHappens) {
   for (const auto& tenant : report.tenants) EXPECT_EQ(tenant.usage.size(), 1u);
 }
 
+TEST_F(EngineTest, WhoWaitsForATurnIsToldWhoHasTheGpu) {
+  for (const ConnectionId id : {ConnectionId{1}, ConnectionId{2}}) {
+    join(id, static_cast<pid_t>(100'000 + id), 12 * kGiB, 0);
+    send(id, protocol::ReqLock{1});
+  }
+  const protocol::admin::StatusReport status = status_of(engine().parts(), now_);
+  ASSERT_EQ(status.clients.size(), 2u);
+  const auto& holder = status.clients[0];
+  const auto name = std::ranges::find(status.tenants, holder.tenant, &protocol::admin::TenantReport::id)->name;
+  now_ += 3'000'000'000;
+  EXPECT_FALSE(turn_report(engine().parts(), holder.tenant, now_).waits);
+  EXPECT_FALSE(turn_report(engine().parts(), 987'654, now_).waits) << "there is no such tenant";
+  const auto turn = turn_report(engine().parts(), status.clients[1].tenant, now_);
+  EXPECT_TRUE(turn.waits);
+  EXPECT_EQ(turn.waited_ns, 3'000'000'000);
+  EXPECT_EQ(turn.gpu, 0u);
+  EXPECT_EQ(turn.holder, name);
+  EXPECT_EQ(turn.state, holder.state);
+  EXPECT_EQ(turn.others, 0u);
+}
+
 TEST_F(EngineTest, ClientsThatComeAndGoWhileAReportIsMadeAreInItOnceOrNot) {
   settings_.policy.overhead_default = kMiB;  // all of them fit
   for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);

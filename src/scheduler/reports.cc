@@ -368,6 +368,23 @@ admin::StatusReport own_report(const EngineParts& engine, pid_t viewer, const st
   return report;
 }
 
+admin::TurnReport turn_report(const EngineParts& engine, policy::TenantId tenant, policy::Instant now) {
+  admin::TurnReport report;
+  const std::optional<policy::TurnWait> wait = policy::turn_wait_of(engine.steps.state(), tenant);
+  if (!wait) return report;
+  report.waits = true;
+  report.waited_ns = now - wait->since;
+  for (policy::GpuId id = 0; id < wait->gpu; ++id) report.gpu += engine.gpus[id].is_there();
+  if (wait->holders == 0) return report;
+  const Tenant* holder = engine.tenants.find(wait->holder);
+  report.holder = holder != nullptr && !holder->name.empty() ? holder->name : std::to_string(wait->holder);
+  report.state = policy::name_of(wait->state);
+  report.held_ns = now - wait->held_since;
+  report.others = wait->holders - 1;
+  if (wait->ends) report.left_ns = std::max<int64_t>(*wait->ends - now, 0);
+  return report;
+}
+
 std::string waiting_sentence(const EngineParts& engine, const policy::ClientView& view, policy::Instant now) {
   constexpr size_t kNamesMax = 2;
   if (!view.waiting_for.empty() && engine.bypasses.refuses(engine.clients.at(view.client).tenant)) return kBypassed;
