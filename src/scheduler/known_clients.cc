@@ -32,10 +32,24 @@ policy::ClientId KnownClients::find_missing(policy::ClientId claimed, pid_t pid,
   };
   if (const auto said = missing_.find(claimed); said != missing_.end() && is_it(said->second)) return claimed;  // nearly always
   policy::ClientId latest = 0;
-  for (const auto& [id, missing] : missing_) {
-    if (is_it(missing)) latest = id;
+  for (auto at = missing_by_pid_.lower_bound({pid, 0}); at != missing_by_pid_.end() && at->first == pid; ++at) {
+    if (is_it(missing_.at(at->second))) latest = at->second;
   }
   return latest;
+}
+
+void KnownClients::put_missing(policy::ClientId id, const KnownClient& client) {
+  take_missing(id);
+  missing_[id] = client;
+  missing_by_pid_.insert({client.pid, id});
+}
+
+bool KnownClients::take_missing(policy::ClientId id) {
+  const auto at = missing_.find(id);
+  if (at == missing_.end()) return false;
+  missing_by_pid_.erase({at->second.pid, id});
+  missing_.erase(at);
+  return true;
 }
 
 policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient& client) {
@@ -44,7 +58,7 @@ policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient&
   if (known != missing_.end() && known->second.pid == client.pid && known->second.start_time == client.start_time &&
       known->second.gpu == client.gpu) {
     id = claimed;
-    missing_.erase(known);
+    take_missing(id);
   } else {
     id = next_++;
   }
@@ -66,11 +80,15 @@ void KnownClients::depart(policy::ClientId id) {
 }
 
 void KnownClients::end(policy::ClientId id) {
-  if (auto client = missing_.extract(id)) ended_.insert(std::move(client));
+  const auto client = missing_.find(id);
+  if (client == missing_.end()) return;
+  ended_.insert(*client);
+  take_missing(id);
 }
 
 void KnownClients::forget(policy::ClientId id) {
-  if (missing_.erase(id) + ended_.erase(id) + departed_.erase(id) > 0) append("left " + std::to_string(id) + "\n", 1);
+  const size_t erased = (take_missing(id) ? 1 : 0) + ended_.erase(id) + departed_.erase(id);
+  if (erased > 0) append("left " + std::to_string(id) + "\n", 1);
 }
 
 void KnownClients::keep_lease(policy::ClientId id, int64_t lease, int64_t charged) {
@@ -155,7 +173,7 @@ void KnownClients::read() {
     if (good && kind == "next") {
       next_ = std::max(next_, id);
     } else if (good && kind == "left") {
-      missing_.erase(id);
+      take_missing(id);
       ended_.erase(id);
       next_ = std::max(next_, id + 1);
     } else if (good && kind == "client") {
@@ -166,8 +184,13 @@ void KnownClients::read() {
       good = good && is_amount(client.on_gpu);
       if (good) {
         const bool lives = start_time_(client.pid) == client.start_time;
-        (lives ? missing_ : ended_)[id] = client;
-        (lives ? ended_ : missing_).erase(id);  // it may have ended between two of its lines
+        ended_.erase(id);
+        take_missing(id);  // it may have ended between two of its lines
+        if (lives) {
+          put_missing(id, client);
+        } else {
+          ended_[id] = client;
+        }
       }
       next_ = std::max(next_, id + 1);
     } else {

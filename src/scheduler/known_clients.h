@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/fd.h"
 #include "policy/policy.h"
@@ -63,6 +64,9 @@ class KnownClients {
   const std::string& problem() const { return problem_; }
 
  private:
+  void put_missing(policy::ClientId id, const KnownClient& client);
+  bool take_missing(policy::ClientId id);  // false: it was not
+
   void read();
   void write();  // all of it
   void append(const std::string& lines, size_t count);
@@ -72,6 +76,7 @@ class KnownClients {
   StartTimeOf start_time_;
   std::map<policy::ClientId, KnownClient> present_;
   std::map<policy::ClientId, KnownClient> missing_;
+  std::set<std::pair<pid_t, policy::ClientId>> missing_by_pid_;  // the same: thousands may come back whose ids are not theirs
   std::map<policy::ClientId, KnownClient> ended_;
   std::map<policy::ClientId, KnownClient> departed_;
   policy::ClientId next_ = 1;
