@@ -30,10 +30,13 @@ void Checks::submits(const Process& process, const Client& client) {
 
 // It is asked for them in the moment in which host memory is short, but one that left that unanswered only seconds later.
 void Checks::host_is_short(const Process& process) {
+  const auto answers = [&](const Process& one) {
+    const Instant since = one.answers_since();
+    return one.alive() && !one.stopped() && (since == 0 || run_.world().now() - since > kAskedAgain);
+  };
+  if (!answers(process)) return;  // it may have lost its connection, and asks the scheduler anew
   for (const auto& other : run_.processes()) {
-    const Instant since = other->answers_since();
-    const bool answers = other->alive() && !other->stopped() && (since == 0 || run_.world().now() - since > kAskedAgain);
-    if (!answers || other.get() == &process) continue;
+    if (!answers(*other) || other.get() == &process) continue;
     for (const auto& client : other->clients()) {
       const Instant waits = client->waits_for_room_since();
       if (waits == 0 || run_.world().now() - waits < kCopiesAsked || client->copied() < kCopiesKept) continue;

@@ -149,7 +149,7 @@ void Client::evict(Progress made, Bytes bytes) {
       on_change_ = [this, made, bytes] { evict(made, bytes); };
       return;
     case HostMemory::Taken::kShort:
-      run().checks().host_is_short(process_);
+      if (registered()) run().checks().host_is_short(process_);
       progress(made, true, true);
       return job_done();
   }
