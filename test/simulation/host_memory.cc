@@ -153,6 +153,11 @@ void HostMemory::settle_shrink() {
 }
 
 void HostMemory::lender_gone() {
+  std::erase_if(segments_, [&](const Segment& segment) {  // the next scheduler would never count it
+    if (segment.ready || segment.leaving) return false;
+    leased_ -= segment.bytes;
+    return true;
+  });
   request_due_ = false;
   refused_ = true;
   asked_ = leased_;

@@ -151,6 +151,12 @@ TEST(Simulation, WhatNobodyCanKnowWithoutNvmlIsAllowedFor) {
   EXPECT_EQ(simulation::Run(draw_earlier_plan(1720233920), stage.options).play(), "");
 }
 
+// Host memory was lent and not made yet when the scheduler was killed: the next one never counted it, and had too little for all to move.
+TEST(Simulation, HostMemoryThatIsNotMadeYetIsGivenUpWithItsScheduler) {
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1780236951), stage.options).play(), "");
+}
+
 TEST(Simulation, TheSameSeedIsTheSameRun) {
   Stage stage;
   stage.options.tells = true;

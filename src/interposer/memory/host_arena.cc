@@ -196,6 +196,12 @@ void HostArena::refused(const protocol::ArenaRefused& message) {
 
 void HostArena::lender_gone() {
   Lock lock(mutex_);
+  // The next scheduler believes what the process has when it registers; what is made later it would never count.
+  for (const Loan& loan : loans_) lent_ -= loan.bytes;
+  loans_.clear();
+  lent_ -= building_;
+  building_ = 0;
+  ++lenders_gone_;
   request_due_ = false;
   refused_ = true;
   asked_ = lent_;
@@ -218,7 +224,7 @@ std::vector<protocol::ArenaHeld> HostArena::held() {
   for (const Segment& segment : segments_) {
     if (segment.data != nullptr) add(segment.id, segment.bytes, segment.owner);
   }
-  for (const Loan& loan : loans_) add(loan.id, loan.bytes, loan.owner);
+  for (const Loan& loan : loans_) add(loan.id, loan.bytes, loan.owner);  // what came since
   return all;
 }
 

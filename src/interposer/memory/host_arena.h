@@ -126,12 +126,13 @@ class HostArena {
   Condition changed_;
   std::vector<Segment> segments_ GUARDED_BY(mutex_);
   std::vector<Loan> loans_ GUARDED_BY(mutex_);
-  size_t ready_ GUARDED_BY(mutex_) = 0;  // sum of bytes of segments_
-  size_t lent_ GUARDED_BY(mutex_) = 0;   // what the scheduler takes us to have, less what is on its way back
-  size_t building_ GUARDED_BY(mutex_) = 0;
-  uint32_t workers_ GUARDED_BY(mutex_) = 0;    // threads
-  uint32_t in_driver_ GUARDED_BY(mutex_) = 0;  // of them, in a driver call with a context
-  uint32_t waiters_ GUARDED_BY(mutex_) = 0;    // in allocate()
+  size_t ready_ GUARDED_BY(mutex_) = 0;           // sum of bytes of segments_
+  size_t lent_ GUARDED_BY(mutex_) = 0;            // what the scheduler takes us to have, less what is on its way back
+  size_t building_ GUARDED_BY(mutex_) = 0;        // of what this scheduler lent
+  uint64_t lenders_gone_ GUARDED_BY(mutex_) = 0;  // schedulers before this one
+  uint32_t workers_ GUARDED_BY(mutex_) = 0;       // threads
+  uint32_t in_driver_ GUARDED_BY(mutex_) = 0;     // of them, in a driver call with a context
+  uint32_t waiters_ GUARDED_BY(mutex_) = 0;       // in allocate()
   cuda::CUcontext context_ GUARDED_BY(mutex_) = nullptr;
   bool tight_ GUARDED_BY(mutex_) = false;  // this process's cgroup leaves too little: segments are to be the scheduler's
   bool ending_ GUARDED_BY(mutex_) = false;

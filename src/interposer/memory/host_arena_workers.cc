@@ -223,6 +223,7 @@ bool HostArena::build_one() {
   Loan loan = std::move(loans_.front());
   loans_.erase(loans_.begin());
   const CUcontext context = context_;
+  const uint64_t lender = lenders_gone_;
   building_ += loan.bytes;
   ++in_driver_;
   mutex_.unlock();
@@ -231,10 +232,12 @@ bool HostArena::build_one() {
   loan.memory.reset();  // the mapping holds it
   const bool pinned = data != nullptr && pin(data, loan.bytes, context);
   mutex_.lock();
-  building_ -= loan.bytes;
+  const bool stale = lender != lenders_gone_;  // who lent it is gone, and nobody has counted it since
+  if (!stale) building_ -= loan.bytes;
   --in_driver_;
   if (data != nullptr) {
     Segment segment;
+    segment.leaving = stale;
     segment.data = data;
     segment.bytes = loan.bytes;
     segment.id = loan.id;
@@ -248,7 +251,7 @@ bool HostArena::build_one() {
       segments_.push_back(segment);
     }
     ready_ += loan.bytes;
-  } else {
+  } else if (!stale) {
     lent_ -= loan.bytes;
     returned_.push_back(loan.id);
     if (own && mode_ == Mode::kAuto && !tight_) {
