@@ -71,7 +71,7 @@ protocol::admin::StatusReport status_of(const EngineParts& engine, policy::Insta
 protocol::admin::StatusReport own_report(const EngineParts& engine, pid_t viewer, const std::set<policy::TenantId>& own,
                                          policy::Instant now);
 
-// Who has the GPU that a tenant waits for. `again_ms` is another's to say.
+// The turn that a tenant waits for. `again_ms` is the caller's to fill in.
 protocol::admin::TurnReport turn_report(const EngineParts& engine, policy::TenantId tenant, policy::Instant now);
 
 // Why the client waits, for people; empty when it does not.
