@@ -22,6 +22,7 @@ constexpr int64_t kMillisecond = 1'000'000;
 constexpr policy::Duration kHandledMaxNs = 50 * kMillisecond;
 // Of the open files a quarter is left for segments, locks and what is queued for clients; a connection takes two.
 constexpr int64_t kConnectionsAtLeast = 16;
+constexpr int64_t kFewConnections = 1000;
 constexpr int64_t kQueuedPart = 8;
 
 using protocol::MessageType;
@@ -77,7 +78,11 @@ ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback 
       accept_timer_(loop, [this] { accept_watch_.resume(); }),
       silence_timer_(loop, [this] { drop_silent(); }),
       resume_timer_(loop, [this] { resume_due(); }),
-      retry_timer_(loop, [this] { retry_held_up(); }) {}
+      retry_timer_(loop, [this] { retry_held_up(); }) {
+  const int64_t most = with_room(limits, open_files).all;
+  spdlog::log(most < kFewConnections ? spdlog::level::warn : spdlog::level::info,
+              "room for {} connections of programs, as the limit of open files is {} (LimitNOFILE, ulimit -Hn)", most, open_files);
+}
 
 void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors descriptors) {
   auto at = connections_.find(id);

@@ -1,6 +1,7 @@
 // nvshare-scheduler as people and service managers start it.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -23,6 +24,19 @@ TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_NE(said().find("/nonexistent.toml"), std::string::npos) << said();
   EXPECT_EQ(wait_for_end(start({"--colour"})), 2);
   EXPECT_EQ(wait_for_end(start({"--version"})), 0);
+}
+
+// Two files for each connection, and a quarter of all is left to others.
+TEST_F(ProgramTest, SaysForHowManyProgramsItsOpenFilesSuffice) {
+  const auto with_few = [] {
+    const rlimit few{256, 1024};
+    if (setrlimit(RLIMIT_NOFILE, &few) != 0) _exit(98);
+  };
+  const pid_t pid = start({}, {}, -1, with_few);
+  ASSERT_NE(ask(R"({"request":"status"})"), "");
+  EXPECT_NE(said().find("room for 288 connections of programs, as the limit of open files is 1024"), std::string::npos) << said();
+  kill(pid, SIGTERM);
+  EXPECT_EQ(wait_for_end(pid), 0);
 }
 
 TEST_F(ProgramTest, EndsCleanlyOnSignalsAndTellsItsServiceManager) {
