@@ -60,7 +60,7 @@ Concerned take(Context& context, const HostMemory& e) {
   for (const auto& [tenant, used] : e.uses) room.used.emplace_hint(room.used.end(), tenant, at_most(used));
   if (state.host && (room.available > state.host->available || room.share > state.host->share)) {
     for (auto& [id, gpu] : state.gpus) {
-      for (auto& [client_id, client] : gpu.clients) client.evictions.backoff.retry_at = context.now;  // what failed may work now
+      for (const auto& [client_id, client] : gpu.unsettled) client->evictions.backoff.retry_at = context.now;  // what failed may work now
     }
   }
   state.host = std::move(room);
