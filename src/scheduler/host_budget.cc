@@ -106,8 +106,11 @@ void HostBudget::returned(policy::ClientId client, SegmentId id, policy::Instant
   ledger_.take(id);
   ledger_.change(client, [&](Account& changed) {
     changed.ready = changed.said_ready = std::max(changed.used, changed.ready - segment.bytes);
-    const bool asks = changed.shrinking && changed.shrinking->asked_since;
-    if (!asks) changed.wanted = std::min(changed.wanted, changed.lent);  // it does not want back at once what it gives
+    if (!changed.shrinking || !changed.shrinking->asked_since) {
+      changed.wanted = std::min(changed.wanted, changed.lent);  // it does not want back at once what it gives
+    } else if (changed.lent < changed.wanted) {
+      changed.answered = false;  // it was, perhaps, as long as this was lent
+    }
   });
   if (segment.owner == Owner::kScheduler && !segment.adopted)
     ledger_.unowned().put_pooled(id, {account->tenant, segment.bytes, now + kPoolKept});
@@ -117,7 +120,9 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
   const Account* account = ledger_.find(client);
   if (account == nullptr || !account->shrinking || account->shrinking->id != shrink) return;
   ledger_.change(client, [&](Account& changed) {
+    const bool overdue = changed.shrinking->overdue;
     changed.shrinking.reset();
+    if (overdue) return;
     changed.empty_then = 0;
     if (bytes > 0) return;
     changed.shrink_not_before = now + kShrinkAgain;
@@ -298,14 +303,16 @@ void HostBudget::reclaim(int64_t bytes, std::optional<policy::ClientId> benefici
   std::vector<std::pair<int64_t, policy::ClientId>> order;  // who has the most unused first
   for (const auto& [id, account] : ledger_.accounts()) {
     const bool needs_it_itself = account.urgent && !account.answered;
-    if (id == beneficiary || account.shrinking || needs_it_itself || account.shrink_not_before > now) continue;
+    if (id == beneficiary || account.is_awaited() || needs_it_itself || account.shrink_not_before > now) continue;
     if (account.empty() >= kUnit) order.emplace_back(-account.empty(), id);
   }
   std::sort(order.begin(), order.end());
   for (const auto& [minus_empty, id] : order) {
     if (bytes <= 0) return;
-    const HostLedger::Shrinking shrinking{next_shrink_++, std::min(bytes, -minus_empty), now + kShrinkPatience};
+    HostLedger::Shrinking shrinking{.id = next_shrink_++, .bytes = std::min(bytes, -minus_empty), .until = now + kShrinkPatience};
     ledger_.change(id, [&](Account& account) {
+      // It answers an overdue one first, and what it has asked for since then counts beside that.
+      shrinking.asked_since = account.shrinking && account.shrinking->asked_since;
       account.shrinking = shrinking;
       account.wanted = std::min(account.wanted, account.lent);
     });
@@ -362,7 +369,7 @@ void HostBudget::give_up_shrinking(policy::Instant now) {
   for (const policy::ClientId id : shrinking) {
     if (ledger_.find(id)->shrinking->until > now) continue;
     ledger_.change(id, [&](Account& account) {
-      account.shrinking.reset();
+      account.shrinking->overdue = true;
       account.shrink_not_before = now + kShrinkAgain;
       account.empty_then = kNoBound;  // whatever it reports: others would wait for it again
     });
@@ -376,7 +383,7 @@ std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
   std::vector<std::tuple<bool, uint64_t, policy::ClientId>> order;  // the urgent first, then by arrival
   for (const policy::ClientId id : ledger_.unanswered()) {
     const Account& account = *ledger_.find(id);
-    if (account.shrinking && account.shrinking->asked_since) continue;  // when it has answered
+    if (account.is_awaited() && account.shrinking->asked_since) continue;  // when it has answered
     order.emplace_back(!account.urgent, account.arrival, id);
   }
   std::sort(order.begin(), order.end());

@@ -527,6 +527,55 @@ TEST_F(HostBudgetTest, WhatAClientAsksForWhileItGivesBackIsLentAfterwards) {
   EXPECT_EQ(lent(settle()), needed);
 }
 
+// The same of a client that was stopped for so long that nobody waits for its answer any more.
+TEST_F(HostBudgetTest, WhatAClientAsksForWhileItGivesBackTooLateIsLentAfterwards) {
+  const auto lends = of<HostBudget::Lend>(ask(1, 2 * HostBudget::kSegmentMax));
+  ASSERT_EQ(lends.size(), 2u);
+  budget_.report(1, 2 * HostBudget::kSegmentMax, 0);
+  budget_.observe({20 * kGiB - 2 * HostBudget::kSegmentMax, std::nullopt});
+  const auto shrinks = of<HostBudget::Shrink>(settle());
+  ASSERT_EQ(shrinks.size(), 1u);
+  budget_.observe({100 * kGiB, std::nullopt});
+  now_ += 60 * kSecond;
+  settle();
+  const int64_t needed = HostBudget::kSegmentMax + 64 * kMiB;
+  EXPECT_TRUE(ask(1, needed).empty()) << "it has as much, as far as is known";
+  int64_t made = 0;
+  for (const auto& lend : lends) {
+    budget_.returned(1, lend.segment, now_);
+    made += lent(settle());
+  }
+  budget_.shrunk(1, shrinks[0].shrink, 2 * HostBudget::kSegmentMax, now_);
+  EXPECT_EQ(made + lent(settle()), needed);
+}
+
+// The same of one that is asked to give back more before it has answered the first time.
+TEST_F(HostBudgetTest, WhatAClientAsksForBetweenTwoShrinksIsLentAfterwards) {
+  const auto lends = of<HostBudget::Lend>(ask(1, 3 * HostBudget::kSegmentMax));
+  ASSERT_EQ(lends.size(), 3u);
+  budget_.report(1, 3 * HostBudget::kSegmentMax, 0);
+  const auto runs_short = [&] {
+    budget_.observe({20 * kGiB - HostBudget::kSegmentMax, std::nullopt});
+    const auto shrinks = of<HostBudget::Shrink>(settle());
+    budget_.observe({100 * kGiB, std::nullopt});
+    return shrinks;
+  };
+  const auto first = runs_short();
+  ASSERT_EQ(first.size(), 1u);
+  now_ += 60 * kSecond;
+  settle();
+  const int64_t needed = 2 * HostBudget::kSegmentMax + 64 * kMiB;
+  EXPECT_TRUE(ask(1, needed).empty()) << "it has as much, as far as is known";
+  now_ += HostBudget::kShrinkAgain;
+  const auto second = runs_short();
+  ASSERT_EQ(second.size(), 1u);
+  for (const auto& lend : lends) budget_.returned(1, lend.segment, now_);
+  budget_.shrunk(1, first[0].shrink, HostBudget::kSegmentMax, now_);
+  EXPECT_EQ(lent(settle()), 0) << "nobody knows yet how much it gives back";
+  budget_.shrunk(1, second[0].shrink, 2 * HostBudget::kSegmentMax, now_);
+  EXPECT_EQ(lent(settle()), needed);
+}
+
 TEST_F(HostBudgetTest, RoomIsWhatCouldBeSwappedOutYet) {
   EXPECT_EQ(budget_.view().room, 80 * kGiB);
   budget_.set_bounds({10 * kGiB, {}});

@@ -43,7 +43,7 @@ void HostLedger::count(policy::ClientId client, const Account& account, int sign
   };
   keep(unanswered_, !account.answered);
   keep(missing_, account.answered && account.missing > 0);
-  keep(shrinking_, account.shrinking.has_value());
+  keep(shrinking_, account.is_awaited());
 }
 
 // ---- segments of clients ----

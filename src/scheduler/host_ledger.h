@@ -35,6 +35,7 @@ class HostLedger {
     int64_t bytes = 0;
     policy::Instant until = 0;
     bool asked_since = false;  // the client has asked for more: beside what it keeps, which nobody knows until it has answered
+    bool overdue = false;      // nobody waits for the answer any more; the client may give memory back for it yet
   };
   struct Account {
     policy::TenantId tenant = 0;
@@ -53,7 +54,7 @@ class HostLedger {
     int64_t said_ready = 0, said_used = 0;  // as it reported last
     int64_t ready = 0;                      // of that, as far as it was lent
     int64_t used = 0;
-    std::optional<Shrinking> shrinking;
+    std::optional<Shrinking> shrinking;  // not answered yet
     policy::Instant shrink_not_before = 0;
     int64_t empty_then = 0;  // when it answered that it had nothing to give back
 
@@ -66,6 +67,7 @@ class HostLedger {
     // It has some, may have some of before, or waits for some.
     bool has_or_wants() const { return !segments.empty() || held_process > 0 || held_scheduler > 0 || missing > 0 || !answered; }
     int64_t empty() const { return ready > used ? ready - used : 0; }
+    bool is_awaited() const { return shrinking && !shrinking->overdue; }  // its answer to a Shrink
   };
 
   // ---- clients ----
@@ -88,7 +90,7 @@ class HostLedger {
   const std::map<policy::ClientId, Account>& accounts() const { return accounts_; }
   const std::set<policy::ClientId>& unanswered() const { return unanswered_; }
   const std::set<policy::ClientId>& missing() const { return missing_; }      // answered, and could not have all
-  const std::set<policy::ClientId>& shrinking() const { return shrinking_; }  // asked to give something back
+  const std::set<policy::ClientId>& shrinking() const { return shrinking_; }  // asked to give something back, and its answer is awaited
 
   // ---- segments of clients ----
   void put(policy::ClientId client, SegmentId id, const Segment& segment);

@@ -157,6 +157,12 @@ TEST(Simulation, HostMemoryThatIsNotMadeYetIsGivenUpWithItsScheduler) {
   EXPECT_EQ(simulation::Run(draw_plan(1780236951), stage.options).play(), "");
 }
 
+// A program that was stopped for longer than its scheduler waits for host memory gives it back all the same, and asks for some meanwhile.
+TEST(Simulation, HostMemoryAskedForWhileSomeIsGivenBackTooLateIsLent) {
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1790014117), stage.options).play(), "");
+}
+
 TEST(Simulation, TheSameSeedIsTheSameRun) {
   Stage stage;
   stage.options.tells = true;
