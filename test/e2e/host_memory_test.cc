@@ -174,6 +174,39 @@ TEST(HostMemory, IsTheSchedulersWhereTheProgramsCgroupIsTight) {
   finish(stage);
 }
 
+// The scheduler dies while a segment is made, and the next one is told only of those that are there: what is made then is given back, or
+// nobody would ever count it.
+TEST(HostMemory, ThatIsNotMadeYetIsGivenUpWithItsScheduler) {
+  StageOptions options;
+  options.gpu = {{"SIMGPU_PIN_MBPS", kSlowness == 1 ? "30" : "10"}};
+  options.scheduler["NVSHARE_RESTART_GRACE"] = "0.5";
+  Stage stage(options);
+  stage.start_scheduler();
+  const Environment own = {{"NVSHARE_HOST_ARENA", "process"}};
+  Child& first = stage.start("first", hold(stage, "first"), own);
+  ASSERT_TRUE(stage.wait_until([&] { return first.logged("standing still"); }));
+  EXPECT_EQ(arena_of(first.pid()).bytes, 0);
+  Child& second = stage.start("second", hold(stage, "second"), own);
+  ASSERT_TRUE(stage.wait_until([&] { return arena_of(first.pid()).bytes > 0; }));
+  const int64_t begun = arena_of(first.pid()).bytes;
+  stage.kill_scheduler();
+  stage.start_scheduler();
+  ASSERT_TRUE(stage.wait_until([&] { return stage.client_of(first.pid()).has_value(); }));
+  std::cout << begun / kMiB << " MiB were being made\n";
+  ASSERT_TRUE(stage.wait_until([&] { return second.logged("standing still"); }));
+  int64_t counted = 0, there = 0;
+  EXPECT_TRUE(stage.wait_until(
+      [&] {
+        const auto client = stage.client_of(first.pid());
+        counted = client ? client->host_memory_process : 0;
+        there = arena_of(first.pid()).bytes;
+        return counted == there;
+      },
+      moments()))
+      << counted / kMiB << " MiB are counted, " << there / kMiB << " are there";
+  finish(stage);
+}
+
 TEST(HostMemory, OfAKilledProgramIsFreeAgain) {
   Stage stage;
   stage.start_scheduler();

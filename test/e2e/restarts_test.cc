@@ -1,10 +1,15 @@
 // The scheduler dies and comes back, in mid-run and in mid-swap: no program fails, no byte is lost.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <memory>
+
 #include "e2e/harness/random.h"
+#include "e2e/harness/scripted_scheduler.h"
 #include "e2e/harness/stage.h"
+#include "e2e/harness/stopped_thread.h"
 
 namespace nvshare::e2e {
 namespace {
@@ -73,6 +78,39 @@ TEST(Restarts, SchedulerGoesForGood) {
   usleep(500'000);
   stage.tell_to_stop();
   stage.expect_success(runs);
+}
+
+// The scheduler ends in the middle of a load, and the thread that would hear of it gets no processor: others may have this program's room
+// by now, so the load stops by itself. The driver is out of memory before its first piece, until all that has come to pass.
+TEST(Restarts, ALoadStopsWithItsSchedulerBeforeTheLinksThreadHearsOfIt) {
+  constexpr uint64_t kMiB = 1 << 20;
+  constexpr uint64_t kBlock = 40 * kMiB;
+  Stage stage;
+  auto scheduler = std::make_unique<ScriptedScheduler>(stage.runtime_directory(),
+                                                       ScriptedScheduler::Script{.piecemeal_bytes = protocol::kMemoryBytesMax});
+  Child& child = stage.start(
+      "loads", {"free-while-loading", "--hold", "120M", "--which", "2", "--go", stage.go_file("load"), "--free", stage.go_file("free")});
+  const auto on_gpu = [&] { return stage.gpu_counters().used_bytes; };
+  ASSERT_TRUE(stage.wait_until([&] { return child.logged("standing still") || !child.running(); }));
+  scheduler->drop();
+  ASSERT_TRUE(stage.wait_until([&] { return on_gpu() < kBlock; }));
+  const uint64_t without = on_gpu();
+  stage.order_gpu("set_faults create_oom:1");
+  stage.tell_to_go("load");
+  ASSERT_TRUE(stage.wait_until([&] { return child.logged("the GPU has not taken this program's memory in") || !child.running(); }));
+  StoppedThread link(child.pid(), "nvshare-link", SYS_ppoll);
+  ASSERT_TRUE(link.stands());
+  scheduler.reset();
+  stage.order_gpu("set_faults ");
+  EXPECT_TRUE(stage.wait_until([&] { return on_gpu() >= without + kBlock; }, moments()));
+  usleep(500'000 * kSlowness);
+  EXPECT_LT(on_gpu(), without + 2 * kBlock) << "it went on by the word of a scheduler that is gone";
+  link.go_on();
+  scheduler = std::make_unique<ScriptedScheduler>(stage.runtime_directory(), ScriptedScheduler::Script{});
+  stage.tell_to_go("free");
+  stage.expect_success(child);
+  EXPECT_EQ(scheduler->problem(), "");
+  stage.expect_gpu_unharmed();
 }
 
 }  // namespace

@@ -127,6 +127,20 @@ void ScriptedScheduler::handle_pause(MessageType type, std::span<const std::byte
   paused_used_ns_ = static_cast<int64_t>(paused->used_ns);
 }
 
+void ScriptedScheduler::give_lock(int fd) {
+  granted_ = true;
+  granted_at_ns_ = now_ns();
+  const auto grant = static_cast<uint64_t>(++grants_);
+  if (script_.contended || (script_.waiters && grants_ > 1)) {
+    send(fd, LockOk{{kEpoch, grant}, 0, ++budget_sequence_});
+    send(fd, Contention{1, script_.waiters ? 1u : 0u, kSwapCost_ns, 0, 0});
+    std::this_thread::sleep_for(kOthersMoveOut);
+  }
+  const bool piecemeal = script_.piecemeal_bytes > 0 && grants_ > 1;
+  send(fd, LockOk{{kEpoch, grant}, piecemeal ? script_.piecemeal_bytes : kMemoryBytesMax, ++budget_sequence_});
+  if (grants_ == script_.gone_with_grant) stop_ = true;
+}
+
 void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
   const auto type = decode_type(packet);
   if (!type) return complain(type.error().text);
@@ -140,19 +154,10 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
       send(fd, LockOk{{kEpoch, static_cast<uint64_t>(++grants_)}, kMemoryBytesMax, ++budget_sequence_});
     }
     if (script_.limited) send(fd, Contention{0, 0, 0, kLimitedCompute, script_.idle_release_us, 0, {}, script_.pause_us});
+    if (hello->has_lock == 0 && hello->wants_lock != 0) give_lock(fd);
   } else if (*type == MessageType::kReqLock) {
     if (granted_) return complain("a request for the lock from its holder");
-    granted_ = true;
-    granted_at_ns_ = now_ns();
-    const auto grant = static_cast<uint64_t>(++grants_);
-    if (script_.contended || (script_.waiters && grants_ > 1)) {
-      send(fd, LockOk{{kEpoch, grant}, 0, ++budget_sequence_});
-      send(fd, Contention{1, script_.waiters ? 1u : 0u, kSwapCost_ns, 0, 0});
-      std::this_thread::sleep_for(kOthersMoveOut);
-    }
-    const bool piecemeal = script_.piecemeal_bytes > 0 && grants_ > 1;
-    send(fd, LockOk{{kEpoch, grant}, piecemeal ? script_.piecemeal_bytes : kMemoryBytesMax, ++budget_sequence_});
-    if (grants_ == script_.gone_with_grant) stop_ = true;
+    give_lock(fd);
   } else if (*type == MessageType::kMemUpdate) {
     const auto update = decode<MemUpdate>(packet);
     if (!update) return complain(update.error().text);

@@ -62,6 +62,7 @@ class ScriptedScheduler {
   void run();
   void serve(int fd);
   void handle(int fd, std::span<const std::byte> packet);
+  void give_lock(int fd);
   void handle_pause(protocol::MessageType type, std::span<const std::byte> packet);
   void end_pause(bool by_drop);
   void complain(const std::string& text);
