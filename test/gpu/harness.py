@@ -37,6 +37,7 @@ class Config:
         self.turn_s = args.turn
         self.launcher = args.launcher
         self.only_programs = getattr(args, "only_programs", "")
+        self.only_sequences = getattr(args, "only_sequences", "")
         self.stages = getattr(args, "stages", 4)
         self.same = getattr(args, "same", False)
         self.count = getattr(args, "count", 60)

@@ -67,6 +67,7 @@ def parse_arguments():
     parser.add_argument("--seconds", type=float, default=35, help="torch_train: how long a job trains when it is alone")
     parser.add_argument("--turn", type=float, default=8, help="torch_train: fixed switch time in seconds")
     parser.add_argument("--only-programs", default="", help="programs: names, separated by commas")
+    parser.add_argument("--only-sequences", default="", help="answers: names, separated by commas")
     parser.add_argument("--stages", type=int, default=4, help="programs: groups of three that may run at the same time")
     parser.add_argument("--same", action="store_true", help="programs: three of the same at once instead of three different ones")
     parser.add_argument("--held", type=float, default=4.0, help="programs: GiB that each holds on the GPU")

@@ -297,6 +297,7 @@ void two_gpus_peers_of_contexts() {
   must("cuCtxDestroy_v2", other);
   must("cuCtxSetCurrent", pair.context[0]);
   look();
+  must("cuCtxSynchronize");  // a fill under way would fault
   say_result("disable", call("cuCtxDisablePeerAccess", pair.context[1]));
   look();
   must("cuCtxSynchronize");

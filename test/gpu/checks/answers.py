@@ -14,9 +14,14 @@ def lines_of(process):
 
 
 def sequences_of(config):
+    """The names of those that are asked for: all, or --only-sequences."""
     listed = Process(config, "answers-list", [config.program("answers"), "--list"])
     listed.expect_success(30)
-    return [(line.split()[0], int(line.split()[1])) for line in listed.lines if line.split()[1] != "0"]
+    names = [line.split()[0] for line in listed.lines if line.split()[1] != "0"]
+    wanted = [name for name in config.only_sequences.split(",") if name]
+    if unknown := sorted(set(wanted) - set(names)):
+        raise ValueError(f"no sequence {', '.join(unknown)}; there are: {', '.join(names)}")
+    return wanted or names
 
 
 def run_all(config, state, names, arguments, environment):
@@ -34,7 +39,7 @@ def differences(native, shared):
 
 
 def answers(config, result):
-    names = [name for name, _ in sequences_of(config)]
+    names = sequences_of(config)
     natives = {}
     shared = {}
     for state, (arguments, with_scheduler) in STATES.items():
@@ -57,4 +62,5 @@ def answers(config, result):
         result.require(f"sequences that differ, {state}", sorted(different), "==", [])
     ended = sorted(name for name in names if name not in too_few and natives[""][name][-1:] != [f"end of {name}"])
     result.require("sequences that do not end natively", ended, "==", [])
+    result.require("sequences that ran", len(names) - len(too_few), ">=", 1)
     result.figure("lines", sum(len(lines) for lines in natives[""].values()))

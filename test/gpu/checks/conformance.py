@@ -306,7 +306,8 @@ class Comparing:
         self.instrument.journal = journal
         self.begin = time.monotonic()
         # Without a journal, which would kill what is late, there is more room for the end.
-        self.budget = min(options.budget, config.left()) - (3 if config.small or journal else 15)
+        reserve = options.reserve if options.reserve is not None else 3 if config.small or journal else 15
+        self.budget = min(options.budget, config.left()) - reserve
         self.instrument.deadline = self.begin + self.budget
         self.names = [name for name in options.states if name != "native"]
         self.comparison = Comparison(self.instrument, self.begin + self.budget * 0.8)
@@ -328,8 +329,10 @@ class Comparing:
         else:
             self.enter("finding entry points with which the driver crashes")
             self.result.figure("left_out", find_crashing(self.instrument, self.budget * 0.06))
-        share = self.budget * 0.5 / (len(self.names) + 2.0)
-        if self.options.volume:
+        share = self.budget * 0.5 / (len(self.names) + (2.0 if self.options.native is None else 0.0))
+        if self.options.native is not None:
+            self.native, self.unstable = self.options.native, self.options.unstable
+        elif self.options.volume:
             self.natively_in_volume()
         else:
             self.natively(share)

@@ -373,6 +373,8 @@ class Options:
         self.seed, self.calls, self.devices, self.first, self.count = 1, 100, 1, 0, 40000
         self.known, self.crash_search = "", True
         self.cold_calls = 0
+        self.reserve = None  # seconds of the budget that are kept for the end; None: by where it runs
+        self.native, self.unstable = None, set()  # what was answered natively before (an Outcome), and the sequences that nobody can compare
         self.volume = ()  # calls natively, calls in each other state, fresh processes in first_turn
         self.processes, self.patience, self.states, self.without, self.tame, self.examined, self.budget = 8, 30, list(STATES), [], [], 160, 560
         self.__dict__.update(values)

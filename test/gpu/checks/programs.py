@@ -26,16 +26,17 @@ class Program:
     words: tuple = ()
     environment: dict = dataclasses.field(default_factory=dict)
     flags: tuple = ()  # for nvcc
-    contexts: int = 1
+    contexts: int = 1  # of all its processes
+    contexts_of_one: int = 1  # of the process that has most
 
 
 def torch(file, contexts=1, **environment):
     return Program(f"{file}.py", "PyTorch", "torch", environment=environment, contexts=contexts)
 
 
-def driver(file, contexts=1):
+def driver(file, contexts=1, contexts_of_one=1):
     """Needs nothing but the driver: runs on the stand-in GPU, too."""
-    return Program(f"{file}.py", "driver API", contexts=contexts)
+    return Program(f"{file}.py", "driver API", contexts=contexts, contexts_of_one=contexts_of_one)
 
 
 def runtime(file, *flags):
@@ -77,7 +78,7 @@ PROGRAMS = {
     "driver_ipc_parent": driver("driver_ipc_parent", contexts=2),
     "driver_green": driver("driver_green"),
     "driver_mmap": driver("driver_mmap"),
-    "driver_attach": driver("driver_attach", contexts=3),
+    "driver_attach": driver("driver_attach", contexts=3, contexts_of_one=3),
 }
 
 
@@ -412,12 +413,13 @@ def programs(config, result):
 
 
 def nvml_table(rows, context):
-    """One line a program. A context of its own is nobody's fault, so it is taken off."""
+    """One line a program. Contexts of its own are nobody's fault, so they are taken off."""
     table = []
     for row in rows:
         seen = row.get("nvml")
         if not seen or "skipped" in row:
             continue
-        beyond = seen["nvml_minus_counted"] - context if context is not None else None
+        contexts = PROGRAMS[row["program"]].contexts_of_one
+        beyond = seen["nvml_minus_counted"] - contexts * context if context is not None else None
         table.append({"program": row["program"], "framework": row["framework"], **seen, "beyond_context": beyond})
     return table
