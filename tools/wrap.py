@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Documents' lines are at most 120 characters long, but for tables, code and what cannot be broken.
 
-  tools/wrap.py [FILE...]      of all documents that users read, where none is named; tools/lint.py says where there are such lines
+  tools/wrap.py [FILE...]      of all documents that people write, where none is named; tools/lint.py says where there are such lines
 
 Only paragraphs and list items with a longer line are laid anew. Where markdown-it is installed a page is written only if it is rendered as
 before.
@@ -24,12 +24,13 @@ ITEM = re.compile(r"(\s*)([-*+]|\d+[.)])\s+")
 # At the start of a line these would begin something else than text; they stay with the word before.
 BEGINS = re.compile(r" (?=([-+*>|=]|#+|\d+[.)])(?: |$))")
 STAYS = "\0"
-# Generated (bench/mission_page.py).
+# Generated, as is docs/reference (bench/mission_page.py, tools/reference.py).
 LEFT_OUT = {ROOT / "docs/mission-scenarios.md"}
+WHERE = ("*.md", "bench/*.md", "deploy/**/*.md", "docs/*.md", "docs/adr/*.md", "docs/how-to/*.md", "src/**/*.md", "test/**/*.md")
 
 
 def documents():
-    found = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/how-to").glob("*.md")]
+    found = [path for pattern in WHERE for path in ROOT.glob(pattern)]
     return sorted(set(found) - LEFT_OUT)
 
 
