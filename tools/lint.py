@@ -175,6 +175,15 @@ def check_names(arguments):
     return names.problems(ROOT, tracked_files())
 
 
+def check_subjects(arguments):
+    """Subjects of new commits are at most 72 characters long."""
+    import subjects
+
+    problems, looked_at = subjects.problems(ROOT)
+    print(f"  commit subjects: {looked_at}")
+    return problems
+
+
 def check_words(arguments):
     """No unfinished work, no paths of one machine, no unnamed suppressions; no tabs or trailing blanks in sources."""
     problems = []
@@ -361,6 +370,7 @@ CHECKS = {
     "includes": check_includes,
     "sizes": check_sizes,
     "words": check_words,
+    "subjects": check_subjects,
     "headers": check_headers,
     "names": check_names,
     "generated": check_generated,
