@@ -1,4 +1,4 @@
-// Packets with open descriptors on a Unix socket (SCM_RIGHTS). Who sends keeps its own copies; who receives gets new ones, closed on exec.
+// Packets with open descriptors on a Unix socket (SCM_RIGHTS). The sender keeps its own copies; the receiver gets new ones, closed on exec.
 #pragma once
 
 #include <sys/types.h>

@@ -228,8 +228,8 @@ void set_reason(const Gpu& gpu, Client& client, Verdict verdict) {
   }
 }
 
-// A compute limit keeps it, or another's share of the time. Who could not have the lock whoever's turn it is has no part in turns of
-// groups, so it keeps its reason: with another it would count in the next step, and end turns that are there because it does not.
+// A compute limit keeps it, or another's share of the time. A client that could not have the lock whoever's turn it is has no part in turns
+// of groups, so it keeps its reason: with another it would count in the next step, and end turns that are there because it does not.
 bool not_now(Context& context, const Gpu& gpu, Client& client) {
   const Verdict verdict = may_run(context.state, client);
   set_reason(gpu, client, verdict);

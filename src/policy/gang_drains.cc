@@ -6,8 +6,9 @@
 // - When some have and others have not, 30 ms later, these most likely wait for what those hold back at their gates. Those that have
 //   drained go on (kCatchingUp) until the others have drained as well, and are asked again; so do those that drain meanwhile, as of
 //   several members each may be at another place. They may have begun another collective meanwhile; then it is the others' turn to
-//   catch up. Each time that takes the luck of a moment, not of a whole turn. Who has drained before, with nobody going on for it, is
-//   given twice as long as that took: two whose own work takes longer than 30 ms to end would else go on for each other's sake for ever.
+//   catch up. Each time that takes the luck of a moment, not of a whole turn. A member that has drained before, with nobody going on for
+//   it, is given twice as long as that took: two whose own work takes longer than 30 ms to end would else go on for each other's sake for
+//   ever.
 // - When one gives its drain up, or this goes on for too long, all go on and keep what they have.
 #include "policy/concerns.h"
 
@@ -38,7 +39,7 @@ void settle_drain(Context& context, Gang& gang) {
   State& state = context.state;
   const GangDrain drain = drain_of(state, gang);
   if (drain.asked.empty()) {
-    // Who is not answering at all (kUnresponsive) is not waited for.
+    // A member that is not answering at all (kUnresponsive) is not waited for.
     if (drain.catching_up.empty()) {
       for (Client* client : drain.drained)
         send_drop(context, state.gpus.at(client->gpu), *client, DrainStep::kAlone, "all of its gang have drained");

@@ -176,12 +176,12 @@ void settle_growth(Context& context, Gpu& gpu) {
     helps |= !leaves && lacks;
     some_stay |= !leaves;
   });
-  // Who cannot load beside nobody stays as it is until somebody else wants the room.
+  // A client that cannot load beside nobody stays as it is until another wants the room.
   if (!growing && !over_limit && !helps && !(loads_in_vain && some_stay)) return;
   const Duration cost = swap_time(gpu, room_if(context.state, gpu, {{}, &leavers}, context.now).shortfall, 0);
   for (const ClientId id : leavers) {
     Client& client = gpu.clients.at(id);
-    // Who waits for memory, or still loads, loses nothing by leaving at once; nor may it stay once the GPU itself has shrunk.
+    // A client that waits for memory, or still loads, loses nothing by leaving at once; nor may it stay once the GPU itself has shrunk.
     const bool at_once = client.growth || client.state == ClientState::kLoading || client.turn.idle_since || !growing;
     if (!client.takes_place()) continue;  // left with its gang
     Instant due = at_once ? context.now : growth_due(context, client, cost);

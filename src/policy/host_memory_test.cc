@@ -1,4 +1,4 @@
-// Who may move out where host memory is short, step by step.
+// Which clients may move out where host memory is short, step by step.
 #include "policy/test_step.h"
 
 namespace nvshare::policy {
@@ -151,7 +151,7 @@ TEST_F(Step, AHalfOfWhatIsKeptOfHostMemoryIsForTheNext) {
   EXPECT_TRUE(find<SendLock>(feed(free(kGiB + 264 * kMiB)), 2));
 }
 
-// Who uses its share moves first, as it gets nothing once what is kept was begun; the other begins when that has moved.
+// The client that uses its share moves first, as it gets nothing once what is kept was begun; the other begins when that has moved.
 TEST_F(Step, WhatIsKeptOfHostMemoryIsBegunLast) {
   join(1, 4 * kGiB, false, 4 * kGiB);
   join(2, 8 * kGiB, false, 8 * kGiB);

@@ -221,7 +221,7 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
   return accounts_here == gpu.quota.accounts_here ? std::nullopt : std::optional<std::string>("the number of accounts is wrong");
 }
 
-// Who comes next of those that wait for their turn, against all of them.
+// Which of those that wait for their turn comes next, against all of them.
 std::optional<std::string> check_ranking(const Config& config, const Gpu& gpu) {
   const Ranking& ranking = gpu.quota.changes.ranking;
   if (!gpu.quota.limited || !ranking.known) return std::nullopt;

@@ -206,7 +206,7 @@ struct ComputeLimit {
   int ceiling;       // the most that it may use: 1..100, 100 = no limit. Never raises anybody's share
   int reserved = 0;  // of that, what the node has granted it: 0..ceiling
 };
-// Of all the tenant's clients that are there. Who waits is served in the new order at once; no turn ends for it.
+// Of all the tenant's clients that are there. Those that wait are served in the new order at once; no turn ends for it.
 struct TenantPriority {
   TenantId tenant;
   int priority;  // as ClientJoined has it

@@ -410,7 +410,7 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
   if (const auto limit = state.core_limits.find(tenant); limit != state.core_limits.end()) {
     account.limit.ceiling = limit->second.ceiling;
     account.limit.reserved = limit->second.reserved;
-    // Who comes in mid-window has the rest of it, as set_share has it for the quota.
+    // A tenant that comes in mid-window has the rest of it, as set_share has it for the quota.
     if (is_windowed(state.config, gpu))
       account.ceiling_balance = portion(rest_of_window(state.config, gpu, now), account.limit.ceiling_rate());
   }

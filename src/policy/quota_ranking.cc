@@ -1,5 +1,5 @@
-// Who comes next of the tenants that take turns: who is owed most. Most steps find whom the step before found, so the first few places are
-// kept (Ranking).
+// Which of the tenants that take turns comes next: the one that is owed most. Most steps find whom the step before found, so the first few
+// places are kept (Ranking).
 #include <cmath>
 #include <limits>
 

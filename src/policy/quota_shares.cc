@@ -225,7 +225,7 @@ void even_out(std::map<GpuId, Sharing>& gpus, std::map<TenantId, Claims> gangs) 
 void set_share(const Config& config, const Gpu& gpu, Account& account, int64_t share, Instant now) {
   const int64_t former = std::exchange(account.quota, share);
   if (!is_windowed(config, gpu)) return;
-  // A new quota counts from its window's beginning: what was used stays used. Who comes in mid-window has the rest of it.
+  // A new quota counts from its window's beginning: what was used stays used. A tenant that comes in mid-window has the rest of it.
   account.balance += former > 0 ? portion(window_of(config, gpu), share - former) : portion(rest_of_window(config, gpu, now), share);
 }
 

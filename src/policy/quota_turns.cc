@@ -1,5 +1,5 @@
-// Who may run on a GPU with compute limits. Each tenant's balance swings around zero: it is throttled half a band below, and runs again
-// half a band above, which makes one turn a period. Tenants that saturate the GPU run one after the other: next is who is owed most,
+// Which tenants may run on a GPU with compute limits. Each tenant's balance swings around zero: it is throttled half a band below, and runs
+// again half a band above, which makes one turn a period. Tenants that saturate the GPU run one after the other: next is who is owed most,
 // measured in the time in which its quota would have given it so much.
 #include <optional>
 #include <utility>

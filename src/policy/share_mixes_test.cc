@@ -236,8 +236,8 @@ TEST(Bursts, RequestsDoNotWaitForOneThatHoldsOnAgain) {
   EXPECT_LE(long_waits, requests / 10);
 }
 
-// Who left gaps and saturates the GPU now takes turns again: else it costs the others a tenth of their work, and bursts wait for it, one
-// after the other, instead of for each other. On an H200 one of 20 us kernels with two bursty ones got 1.81 for 1.89 done so.
+// A program that left gaps and saturates the GPU now takes turns again: else it costs the others a tenth of their work, and bursts wait for
+// it, one after the other, instead of for each other. On an H200 one of 20 us kernels with two bursty ones got 1.81 for 1.89 done so.
 TEST(Bursts, WhoSaturatesTheGpuNowLeavesGapsNoMore) {
   const Program bursts{.burst = 3.4, .pause = 7};
   for (const bool beside_bursts : {false, true}) {

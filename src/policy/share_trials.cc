@@ -122,7 +122,7 @@ void begin_look(Context& context, Gpu& gpu) {
   enter(context, gpu, ShareTrial::Phase::kLooks, kLook);
 }
 
-// Who begins to work makes another mix, and who has not for long, but for those that are known to submit seldom.
+// A client that begins to work makes another mix, as does one that has not worked for long, but for those that are known to submit seldom.
 void end_look(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   trial.phase = ShareTrial::Phase::kNone;
@@ -190,7 +190,8 @@ void end_piece(Context& context, Gpu& gpu) {
 }
 
 // Whether anybody did anything in the piece that is over: a pause of all would count for the one way or the other. In turns one whose
-// kernels take long may submit nothing for so long, but then others wait for their turn. Who holds the lock alone keeps it, also idle.
+// kernels take long may submit nothing for so long, but then others wait for their turn. A client that holds the lock alone keeps it, also
+// idle.
 bool note_piece(const Context& context, const Gpu& gpu, ShareTrial& trial) {
   if (trial.from.empty()) return true;  // none is
   const auto takes_turns = [&](const auto& entry) { return entry.second->share.beside_until <= context.now; };

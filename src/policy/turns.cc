@@ -99,7 +99,7 @@ bool drain_is_doubtful(const State& state, const Client& client, Instant now) {
 
 namespace {
 
-// Who may leave a GPU together: one client, or those of a gang.
+// What may leave a GPU together: one client, or those of a gang.
 struct Party {
   Instant due = 0;
   int priority = 0;

@@ -37,7 +37,7 @@ class Exports {
   // An importer asks; gives the ticket under which the exporter is to answer. 0: it has as many imports as bounds.h allows, or one of that
   // number already.
   uint64_t ask(const Asked& asked);
-  // Who asked that, of that exporter; nothing for a stale or foreign ticket.
+  // Which importer asked that, of that exporter; nothing for a stale or foreign ticket.
   std::optional<Asked> asked(uint64_t ticket, policy::ClientId exporter) const;
   // The exporter's last answer to a ticket has come: the importer has the memory, or has been refused it.
   void answered(uint64_t ticket, bool imported);

@@ -1,5 +1,5 @@
-// Who holds which segment of the host's memory for swapping, and the sums over that, which are kept as it changes: a question about all
-// clients costs as much with ten thousand of them as with one. What is to be done with it is host_budget.h's.
+// Which client holds which segment of the host's memory for swapping, and the sums over that, which are kept as it changes: a question
+// about all clients costs as much with ten thousand of them as with one. What is to be done with it is host_budget.h's.
 //
 // Pure bookkeeping: no I/O, no clock. Not thread-safe. Amounts are bytes, and none is negative.
 #pragma once

@@ -101,7 +101,7 @@ class HostLender {
   void report(policy::ClientId client, protocol::admin::ClientHostReport* report) const;
 
  private:
-  // Who may still have memory of a client that has left.
+  // A process that may still have memory of a client that has left.
   struct Holder {
     pid_t pid = 0;  // 0: not seen from here
     uint64_t start_time = 0;

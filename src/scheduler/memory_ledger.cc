@@ -281,7 +281,7 @@ bool MemoryLedger::serve(Account& account, Ask& ask, int64_t limit, Instant now,
     return true;
   }
   if (ask.round == 0) ask.round = ++account.round;
-  // Who could give: its own part where that one lacks, else all.
+  // The part that could give: its own where that one lacks, else all.
   const bool all_lack = limit != 0 && limit - leased_in(account) < ask.bytes;
   const Part part = all_lack ? std::nullopt : Part(lessee.part);
   if (ask.bytes <= bound_of(account, lessee, limit) && !recall(account, part, ask.client, ask.round, ask.bytes - room, now, decisions)) {

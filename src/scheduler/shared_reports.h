@@ -55,7 +55,7 @@ class SharedReports {
 
   SharedReports(Look look, LookInParts look_in_parts) : look_(std::move(look)), look_in_parts_(std::move(look_in_parts)) {}
 
-  // Who takes reports that nobody is to be given any more, instead of their end here: with thousands of clients that takes a while.
+  // `take` gets the reports that nobody is to be given any more, instead of their end here: with thousands of clients that takes a while.
   void hand_former_to(std::function<void(Report)> take) { take_former_ = std::move(take); }
 
   // The latest one, if it is at most `age_max_ns` old and its StatusReport::changes are at least `changes_min`; else one that is made now.

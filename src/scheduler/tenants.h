@@ -199,8 +199,8 @@ class Tenants {
   std::string problem_;
 };
 
-// A client of it that came back was told that limit there. Who speaks for pods will say it again, or that it no longer holds; until then
-// each GPU has the lowest that was told there, and others the highest of them.
+// A client of it that came back was told that limit there. The device plugin, which speaks for pods, will say it again, or that it no
+// longer holds; until then each GPU has the lowest that was told there, and others the highest of them.
 void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);
 // Where a job's memory limit is a part of the GPU: how much that is, now that it is known.
 void settle_memory(Tenant& tenant, int64_t gpu_total);

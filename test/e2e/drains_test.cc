@@ -39,7 +39,7 @@ class Drains : public testing::Test {
     ASSERT_TRUE(stuck && endless.running()) << endless.log();
     EXPECT_GE(stuck->failed_drains, 5u);
     EXPECT_EQ(stuck->swapped, 0);
-    // Who waits says for whom.
+    // A client that waits says for which one.
     EXPECT_TRUE(stage_.wait_until([&] {
       auto waiting = client(large);
       return waiting && waiting->waiting_for.find("whose GPU work does not end") != std::string::npos;

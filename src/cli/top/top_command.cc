@@ -254,7 +254,7 @@ int top_command(const TopOptions& options) {
   const bool colour = options.colour && (no_colour == nullptr || *no_colour == '\0');
   auto terminal = Terminal::open(colour);
   if (!terminal) return fail(terminal.error().text);
-  // Who looks on holds up neither the scheduler's grants nor the programs that get them, where processors are few.
+  // A viewer holds up neither the scheduler's grants nor the programs that get them, where processors are few.
   [[maybe_unused]] const int as_before = nice(kNice);
   Follower(source, *terminal, options.interval_s).run();
   return 0;

@@ -281,7 +281,7 @@ size_t HostArena::mark_leaving(size_t bytes, bool only_own) {
 
 void HostArena::shrink(const protocol::ArenaShrink& message) {
   Lock lock(mutex_);
-  // Who waits for room itself has none to give.
+  // An arena that waits for room itself has none to give.
   size_t marked = waiters_ > 0 || shrink_ != 0 ? 0 : mark_leaving(message.bytes, false);
   if (marked == 0) {
     shrunk_.push_back({message.shrink, 0});

@@ -165,7 +165,7 @@ void HostArena::start_workers(bool urgent) {
     if (segment.leaving || to_pin) ++work;
   }
   if (context_ == nullptr) work -= loans_.size();
-  // Who only prepares takes one processor for it: the program runs.
+  // An arena that only prepares takes one processor for it: the program runs.
   uint32_t most = 1;
   if (urgent) {
     long processors = sysconf(_SC_NPROCESSORS_ONLN);

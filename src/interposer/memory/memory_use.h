@@ -2,7 +2,7 @@
 // (never leaves). Resident never passes allocated, nor unswappable resident: what grows is raised in this order, what shrinks lowered in
 // the other.
 //
-// Lock-free. Who decides by a figure and then changes it (within the budget or not) holds the mutex of Blocks over both.
+// Lock-free. A thread that decides by a figure and then changes it (within the budget or not) holds the mutex of Blocks over both.
 #pragma once
 
 #include <atomic>

@@ -26,7 +26,7 @@ struct ShareConfig {
   bool operator==(const ShareConfig&) const = default;
 };
 
-// Who says it: the administrator in a DeviceClass, or whoever may write a claim.
+// Where it comes from: the administrator in a DeviceClass, or whoever may write a claim.
 struct ConfigSource {
   bool is_class = false;  // may shorten turns, which the neighbours have to bear
   int priority_max = 0;   // the highest that is accepted, at most protocol::admin::kPriorityMax

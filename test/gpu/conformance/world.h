@@ -13,7 +13,7 @@
 
 namespace conformance {
 
-// Who must be waited for before another stream may use a piece of memory.
+// The stream that must be waited for before another stream may use a piece of memory.
 struct Owner {
   bool pending = false;
   uint64_t stream = 0;
