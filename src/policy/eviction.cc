@@ -112,6 +112,7 @@ void evict_suspended(Context& context, Gpu& gpu) {
     each_client(gpu, tenant, [&](Client& client) {
       if (client.holds_lock() || client.waits() || client.place.kept || client.evictions.current || client.prefetches.current) return;
       const Bytes bytes = std::min(movable(client, context.now), host_room(context.state, client));
+      gpu.host.asked = true;
       if (bytes > 0) ask_to_move(context, gpu, client, bytes);
     });
   }
@@ -142,6 +143,7 @@ void evict_shortfall(Context& context, Gpu& gpu) {
 bool evict_ahead(Context& context, Gpu& gpu, const Client& next, Bytes bytes) {
   for (Client* client : by_distance_of_turn(context, gpu)) {
     if (client->id == next.id || client->evictions.backoff.failures > 0) continue;
+    gpu.host.asked = true;
     const Bytes moves = std::min({bytes, movable(*client, context.now), host_room(context.state, *client) - kPieceMost});
     if (moves <= 0) continue;
     ask_to_move(context, gpu, *client, moves, true);
@@ -181,7 +183,7 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
   if (event.out) note_in_vain(client, client.memory.resident);
   const Bytes gone = std::max<Bytes>(resident_before - client.memory.resident, 0);
   const Bytes came = std::min(copied, std::max<Bytes>(client.memory.resident - resident_before, 0));
-  note_host_use(context.state, client, event.out ? gone : -came);
+  note_host_use(context.state, client, std::clamp(event.host_more.value_or(event.out ? gone : -came), -kHostMost, kHostMost));
 
   if (event.out) {
     if (!client.evictions.current || client.evictions.current->id != event.id) return;

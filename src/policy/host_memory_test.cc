@@ -16,6 +16,20 @@ TEST_F(Step, HostMemoryHasNoMoreRoomThanWhatCameInHasLeft) {
   EXPECT_FALSE(find<SendLock>(actions, 2));
 }
 
+// It is not told of it once more.
+TEST_F(Step, HostMemoryHasAsMuchMoreRoomAsAMovementIsSaidToHaveLeft) {
+  feed(HostMemory{kGiB});
+  join(1, 10 * kGiB, true, 10 * kGiB);
+  load(1, 10 * kGiB);
+  join(2, 10 * kGiB, true);
+  SwapProgressed moved{1, false, true, false, grants[1], 8 * kGiB, 1, {10 * kGiB, 10 * kGiB, 0}};
+  moved.host_more = -8 * kGiB;
+  feed(moved);
+  const Actions actions = feed(LockReleased{1, grants[1], {10 * kGiB, 10 * kGiB, 0}, false});
+  EXPECT_TRUE(find<SendEvict>(actions, 1));
+  EXPECT_TRUE(find<SendLock>(actions, 2));
+}
+
 // A movement was given up halfway. What the first loads leaves room for what the other has to move out.
 TEST_F(Step, TwoOfWhichNeitherIsWholeTradePlacesWhereHostMemoryIsShort) {
   feed(HostMemory{46 * kMiB});
@@ -134,7 +148,9 @@ TEST_F(Step, WhatIsKeptOfHostMemoryIsForWhoseTenantUsesLittle) {
   EXPECT_FALSE(find<SendLock>(feed(LockRequested{2}), 2)) << "it would have to move who uses its share";
   EXPECT_NE(view_of(2).waiting_for.find("more than the 0 MiB left; 264 MiB are missing"), std::string::npos) << view_of(2).waiting_for;
   EXPECT_FALSE(find<SendLock>(feed(kept(4 * kGiB - 100 * kMiB)), 2)) << "that is not enough";
-  const Actions actions = feed(kept(3 * kGiB));
+  const auto changed = [](TenantId tenant) { return HostMemory{2 * kGiB, 2 * kGiB, 2 * kGiB, 4 * kGiB, {{tenant, 3 * kGiB}}, true}; };
+  EXPECT_FALSE(find<SendLock>(feed(changed(3)), 2)) << "another uses less";
+  const Actions actions = feed(changed(1));
   EXPECT_TRUE(find<SendLock>(actions, 2));
   const auto evict = find<SendEvict>(actions, 1);
   ASSERT_TRUE(evict);

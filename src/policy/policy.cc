@@ -57,14 +57,28 @@ Concerned take(Context& context, const HostMemory& e) {
   State& state = context.state;
   const auto at_most = [](Bytes bytes) { return std::min(bytes, kHostMost); };
   HostRoom room{at_most(e.available), at_most(e.free), at_most(e.kept), at_most(e.share), {}};
-  for (const auto& [tenant, used] : e.uses) room.used.emplace_hint(room.used.end(), tenant, at_most(used));
+  if (e.changes && state.host) room.used = std::move(state.host->used);
+  for (const auto& [tenant, used] : e.uses) {
+    if (used > 0) {
+      room.used.insert_or_assign(tenant, at_most(used));
+    } else {
+      room.used.erase(tenant);
+    }
+  }
   if (state.host && (room.available > state.host->available || room.share > state.host->share)) {
     for (auto& [id, gpu] : state.gpus) {
-      for (const auto& [client_id, client] : gpu.unsettled) client->evictions.backoff.retry_at = context.now;  // what failed may work now
+      for (const auto& [client_id, client] : gpu.unsettled) {
+        client->evictions.backoff.retry_at = context.now;  // what failed may work now
+        gpu.host.decided |= client->evictions.backoff.failures > 0;
+      }
     }
   }
   state.host = std::move(room);
-  return kAll;
+  Gpus gpus;  // nothing is decided anew elsewhere
+  for (auto& [id, gpu] : state.gpus) {
+    if (gpu.host.decided || state.limited.contains(id)) gpus.push_back(&gpu);
+  }
+  return gpus;
 }
 
 Concerned take(Context& context, const ClientJoined& e) {
@@ -219,7 +233,10 @@ void settle(Context& context, const Gpus& gpus) {
   const auto on_each = [&](auto... concerns) {
     for (Gpu* gpu : gpus) (concerns(context, *gpu), ...);
   };
-  for (Gpu* gpu : gpus) gpu->wake.at.reset();
+  for (Gpu* gpu : gpus) {
+    gpu->wake.at.reset();
+    gpu->host.asked = false;
+  }
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   settle_gang_drains(context, gpus);
   start_gangs(context, gpus);
@@ -344,6 +361,7 @@ Actions step(State& state, const Event& event, Instant now) {
   settle(context, state.settled);
   for (Gpu* gpu : state.settled) {
     gpu->quota.behind = nullptr;
+    gpu->host.decided = gpu->host.asked;
     note_wake(state, *gpu);
   }
   return actions;

@@ -90,6 +90,7 @@ struct HostMemory {
     Bytes used;
   };
   std::vector<Use> uses = {};  // by tenant, where some are kept; a tenant that is missing uses none
+  bool changes = false;        // `uses` has those whose use is another than the policy reckons with, and no others
 };
 // What a tenant that uses so much may have of it: the more it uses, the less. Within its share it gets as much of what is kept as it leaves
 // for the next, beyond that nothing (docs/adr/0015).
@@ -177,16 +178,18 @@ struct MemoryChanged {
   uint64_t request;
 };
 struct SwapProgressed {
-  ClientId client;
-  bool out;
-  bool finished;
-  bool failed;
-  uint64_t id;
-  Bytes copied;
-  Duration elapsed;
-  Memory memory;
+  ClientId client = 0;
+  bool out = false;
+  bool finished = false;
+  bool failed = false;
+  uint64_t id = 0;
+  Bytes copied = 0;
+  Duration elapsed = 0;
+  Memory memory = {};
   Bytes unmoved = 0;   // that left without a copy, as they were unchanged
   bool ahead = false;  // of a SendPrefetch, whose id it has; then not `out`
+  // So much more of its host memory is in use than before; none: as much as moved. HostMemory does not tell it again.
+  std::optional<Bytes> host_more = {};
 };
 // What it said of its memory, as far as that is believed by now.
 struct MemoryBelieved {

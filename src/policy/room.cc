@@ -302,6 +302,7 @@ Room RoomCount::room_of(const Part& sum, bool any_comers, const Client* comer) c
   const Bytes whole = room.shortfall + (any_comers ? kPieceMost : 0);
   if (room.shortfall > under_way) room.host_needed = std::min(whole, std::max(room.shortfall, sum.moving)) - under_way;
   if (room.host_needed > 0) {
+    gpu_.host.asked = true;
     room.host_room = host_room(state_);  // which looks at all GPUs, but not at all clients
     if (room.host_room < room.host_needed && state_.host->kept > 0) {
       Movable movable;

@@ -188,6 +188,12 @@ struct Queue {
   size_t ending = 0;                               // LastTurn::due
 };
 
+// Whether what was decided on a GPU in the last step depends on how much room host memory has.
+struct HostQuestions {
+  bool decided = false;
+  mutable bool asked = false;  // so far, in this step
+};
+
 struct Gpu {
   GpuId id = 0;
   Bytes total = 0;
@@ -221,6 +227,7 @@ struct Gpu {
   ShareTurn share_turn;
   ShareTrial share_trial;
   PrefetchPlan prefetch;
+  HostQuestions host;
 };
 
 // All of a tenant, or, where that does not fit together, one of its processes.

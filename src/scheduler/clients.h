@@ -42,6 +42,7 @@ struct RegisteredClient {
   policy::Instant unlisted_since = 0;     // by NVML, though it lists others; 0: it is listed
   std::optional<int64_t> overhead_taken;  // taken instead of the policy's own figure until NVML has told
   uint64_t reports = 0;                   // of its memory, so far
+  int64_t elsewhere = 0;                  // swapped, and in no segment: managed memory, which lies where the driver likes
   int64_t prepares = 0;                   // host memory that it was told to have ready
   bool seen_by_nvml = false;
   bool mps = false;          // its process is attached to its user's MPS daemon
@@ -79,13 +80,12 @@ class Clients {
   RegisteredClient& add(RegisteredClient client) {
     const policy::ClientId id = client.id;
     if (client.pid != 0) of_processes_[{client.pid, client.gpu}] = id;
-    managed_ += client.backend == protocol::Backend::kManaged;
     return all_[id] = std::move(client);
   }
   void erase(policy::ClientId id) {
     const auto at = all_.find(id);
     if (at == all_.end()) return;
-    managed_ -= at->second.backend == protocol::Backend::kManaged;
+    elsewhere_ -= at->second.elsewhere;
     if (at->second.pid != 0) of_processes_.erase({at->second.pid, at->second.gpu});
     all_.erase(at);
   }
@@ -103,12 +103,14 @@ class Clients {
   }
   Map& all() { return all_; }  // to change clients, not which there are
   const Map& all() const { return all_; }
-  bool has_managed() const { return managed_ > 0; }  // of backend kManaged
+  // Swapped memory that lies in no segment, of all clients.
+  int64_t elsewhere() const { return elsewhere_; }
+  void set_elsewhere(RegisteredClient& client, int64_t bytes) { elsewhere_ += bytes - std::exchange(client.elsewhere, bytes); }
 
  private:
   Map all_;
   std::map<std::pair<pid_t, policy::GpuId>, policy::ClientId> of_processes_;
-  int64_t managed_ = 0;
+  int64_t elsewhere_ = 0;
 };
 
 }  // namespace nvshare::scheduler

@@ -77,13 +77,17 @@ void Engine::save_tenants_soon(policy::Instant now) {
     save_at_ = now + kSaveInterval + kSaveIntervalPerTenant * static_cast<int64_t>(tenants_.all().size());
 }
 
-void Engine::remember(Client& client, const Memory& memory, policy::Instant now) {
+int64_t Engine::remember(Client& client, const Memory& memory, policy::Instant now) {
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), bounded(memory.allocated));
   const int64_t swapped = bounded(memory.allocated) - bounded(memory.resident);
   client.report(memory);
   limits_.report(client, bounded(memory.charged), now);
   // Swapped memory lies in the client's segments; what was never written lies nowhere.
-  host_.report(client.id, bounded(memory.swappable_host), std::min(swapped - client.unwritten, bounded(memory.swappable_host)));
+  const int64_t used_more =
+      host_.report(client.id, bounded(memory.swappable_host), std::min(swapped - client.unwritten, bounded(memory.swappable_host)));
+  if (client.backend == Backend::kManaged)
+    clients_.set_elsewhere(client, std::clamp<int64_t>(swapped, 0, HostLender::most_needed(gpus_[client.gpu].total)));
+  return used_more;
 }
 
 void Engine::request_lock(policy::ClientId client, policy::Instant now) {

@@ -174,7 +174,8 @@ class Engine : private HostBorrowers {
   bool awaits_listing(ConnectionId connection, const protocol::Register& message);
   std::set<policy::GpuId> gpus_that_count(policy::Instant now) const;
   bool make_room_for_gpu(const std::string* account, policy::Instant now);
-  void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
+  // How much more of its segments in host memory is in use.
+  int64_t remember(Client& client, const protocol::Memory& memory, policy::Instant now);
   void take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);

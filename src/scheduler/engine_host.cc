@@ -30,15 +30,7 @@ HostLender::Borrower Engine::borrower(const Client& client) const {
 
 void Engine::update_host_memory(policy::Instant now, bool force) {
   if (force) look_at_host_at_.reset();
-  int64_t elsewhere = 0;
-  for (const auto& [id, client] : clients_.all()) {
-    if (!clients_.has_managed()) break;
-    // Managed memory lies where the driver likes, not in segments.
-    if (client.backend != Backend::kManaged) continue;
-    elsewhere +=
-        std::min(static_cast<int64_t>(client.memory.allocated - client.memory.resident), HostLender::most_needed(gpus_[client.gpu].total));
-  }
-  host_.update(settings_, elsewhere, force, now);
+  host_.update(settings_, clients_.elsewhere(), force, now);
 }
 
 void Engine::segment_made(SegmentId segment, FileDescriptor memory, policy::Instant now) {

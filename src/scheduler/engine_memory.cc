@@ -211,15 +211,21 @@ void Engine::log_note(const policy::Note& note) const {
 void Engine::take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now) {
   using protocol::SwapDirection;
   const int64_t resident_before = bounded(client.memory.resident);
-  remember(client, message.memory, now);
+  const int64_t used_more = remember(client, message.memory, now);
+  const bool in_segments = client.backend != protocol::Backend::kManaged;
   warn_of_swap(client, message, now);
   const auto direction = static_cast<SwapDirection>(message.direction);
   apply(policy::SwapProgressed{client.id, direction == SwapDirection::kOut, message.finished != 0, message.failed != 0, message.id,
                                bounded(message.copied), static_cast<int64_t>(message.elapsed_ns), believe(client, message.memory),
-                               bounded(message.unchanged), direction == SwapDirection::kAhead},
+                               bounded(message.unchanged), direction == SwapDirection::kAhead,
+                               in_segments ? std::optional(used_more) : std::nullopt},
         now);
   note_prefetched(client, message);
-  host_.note_moved(std::abs(bounded(client.memory.resident) - resident_before));
+  if (in_segments) {
+    host_.note_reckoned(client.tenant, used_more);
+  } else {
+    host_.note_moved(client.tenant, std::abs(bounded(client.memory.resident) - resident_before));
+  }
   update_host_memory(now);
 }
 

@@ -22,7 +22,10 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
 void Engine::Incoming::operator()(const ReqLock&) const { engine.request_lock(client.id, now); }
 
 void Engine::Incoming::operator()(const LockReleased& message) const {
-  if (!is_of_this_epoch(message.grant)) return engine.remember(client, message.memory, now);  // this scheduler did not grant it
+  if (!is_of_this_epoch(message.grant)) {  // this scheduler did not grant it
+    engine.remember(client, message.memory, now);
+    return;
+  }
   const auto reason = static_cast<ReleaseReason>(message.reason);
   if (reason == ReleaseReason::kNotDrained) {
     engine.remember(client, message.memory, now);

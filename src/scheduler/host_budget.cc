@@ -428,21 +428,16 @@ std::optional<int64_t> HostBudget::room_of_own() const {
   return std::max<int64_t>(*machine_.own_room + sums.pooled + sums.empty_scheduler, 0);
 }
 
-policy::HostMemory HostBudget::room_of_tenants() const {
+policy::HostMemory HostBudget::room_for_policy() const {
   const int64_t free = room();
   const int64_t total = free + used() + ledger_.sums().all.leaving;
   // Better too little is moved than a movement begun that cannot end.
-  policy::HostMemory memory{std::min(free, room_of_own().value_or(free)), free, kept(total), share(total), {}};
-  if (memory.kept == 0) return memory;
-  ledger_.sums().each_used([&](policy::TenantId tenant, int64_t used) {
-    if (used > 0) memory.uses.push_back({tenant, used});
-  });
-  return memory;
+  return {std::min(free, room_of_own().value_or(free)), free, kept(total), share(total)};
 }
 
 HostBudget::View HostBudget::view() const {
   View view;
-  view.for_policy = room_of_tenants();
+  view.for_policy = room_for_policy();
   view.room = view.for_policy.free;
   const int64_t total = view.room + used() + ledger_.sums().all.leaving;
   std::optional<int64_t> most_used = ledger_.sums().most_used_below(share(total));

@@ -120,16 +120,16 @@ class HostBudget {
 
   // ---- how things stand ----
   struct View {
-    int64_t room = 0;  // more that could be swapped out, for people: by the tenant within its share that uses most
-    policy::HostMemory for_policy;
-    int64_t budget = 0;    // that can be lent in all, as things stand
-    int64_t reserved = 0;  // lent, in the making, or kept for a tenant's next use
-    int64_t used = 0;      // by swapped memory
-    int64_t pooled = 0;    // of the reserved, kept for a tenant's next use
+    policy::HostMemory for_policy;  // without what tenants use: books().sums()
+    int64_t room = 0;               // more that could be swapped out, for people: by the tenant within its share that uses most
+    int64_t budget = 0;             // that can be lent in all, as things stand
+    int64_t reserved = 0;           // lent, in the making, or kept for a tenant's next use
+    int64_t used = 0;               // by swapped memory
+    int64_t pooled = 0;             // of the reserved, kept for a tenant's next use
     Bound bound = Bound::kNone;
   };
   View view() const;
-  int64_t used() const { return elsewhere_ + ledger_.sums().all.used; }  // View::used
+  std::set<policy::TenantId> take_changed() { return ledger_.take_changed(); }  // tenants whose use has changed since
   struct ClientView {
     int64_t lent_process = 0;
     int64_t lent_scheduler = 0;
@@ -146,8 +146,9 @@ class HostBudget {
   int64_t kept_free() const { return kept_free_.value_or(0); }
   // More that could be swapped out if no tenant's were kept for others. What is lent and unused counts, as it can be had back.
   int64_t room() const;
+  int64_t used() const { return elsewhere_ + ledger_.sums().all.used; }
   std::optional<int64_t> room_of_own() const;  // of that, where somebody can have no other memory than the scheduler's
-  policy::HostMemory room_of_tenants() const;
+  policy::HostMemory room_for_policy() const;
   int64_t kept(int64_t total) const;
   void apply_report(policy::ClientId client);
   int64_t reserved() const;

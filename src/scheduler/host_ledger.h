@@ -103,6 +103,7 @@ class HostLedger {
   bool knows(SegmentId id) const { return client_of_.contains(id) || unowned_.knows(id); }
 
   const HostSums& sums() const { return sums_; }  // over both
+  std::set<policy::TenantId> take_changed() { return sums_.take_changed(); }
 
   // What is wrong in the sums, by counting everything anew; for tests. Empty: nothing.
   std::string wrong_in_sums() const;

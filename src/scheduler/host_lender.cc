@@ -116,6 +116,16 @@ void HostLender::held(policy::ClientId client, const ArenaHeld& message) {
                own ? HostBudget::Owner::kProcess : HostBudget::Owner::kScheduler);
 }
 
+int64_t HostLender::report(policy::ClientId client, int64_t ready, int64_t used) {
+  const auto used_by = [&] {
+    const HostLedger::Account* account = budget_.books().find(client);
+    return account != nullptr ? account->used : 0;
+  };
+  const int64_t before = used_by();
+  budget_.report(client, ready, used);
+  return used_by() - before;
+}
+
 void HostLender::cannot_hand_over(policy::ClientId client, SegmentId segment, policy::Instant now) {
   budget_.cannot_hand_over(client, segment);
   settle(now);
@@ -131,19 +141,30 @@ std::set<policy::GpuId> HostLender::gpus_of_holders() const {
 
 void HostLender::update(const Settings& settings, int64_t elsewhere, bool force, policy::Instant now) {
   budget_.set_elsewhere(elsewhere);
-  const int64_t used = budget_.used();
+  const int64_t used = budget_.view().used;
   // What the policy reckons with may have moved though `used` has not: a client's first load takes nothing from host memory.
   if (!force && std::abs(used - used_then_) < kMovedStep && moved_since_ < kMovedStep) return;
   used_then_ = used;
   budget_.set_bounds({settings.host_memory_budget, settings.host_memory_kept_free});
   budget_.observe(look_at_host_());
   settle(now);
-  const bool moved = std::exchange(moved_since_, 0) > 0;
-  if (auto room = room_.update(budget_.view().for_policy, moved)) borrowers_.host_room_changed(*room, now);
+  moved_since_ = 0;
+  tell_room(now);
+}
+
+void HostLender::tell_room(policy::Instant now) {
+  const auto room = room_.update(budget_.view().for_policy, budget_.books().sums(), budget_.take_changed(), now);
+  if (room) borrowers_.host_room_changed(*room, now);
+}
+
+std::optional<policy::Instant> HostLender::next_deadline() const {
+  const std::optional<policy::Instant> room = room_.due(), decision = budget_.next_deadline();
+  return room && decision ? std::min(room, decision) : room ? room : decision;
 }
 
 void HostLender::deadline_reached(policy::Instant now) {
-  if (const auto at = next_deadline(); at && *at <= now) settle(now);
+  if (const auto at = budget_.next_deadline(); at && *at <= now) settle(now);
+  if (const auto at = room_.due(); at && *at <= now) tell_room(now);
 }
 
 void HostLender::settle(policy::Instant now) {

@@ -78,21 +78,26 @@ class HostLender {
   void returned(policy::ClientId client, const protocol::ArenaReturned& message, policy::Instant now);
   void shrunk(policy::ClientId client, const protocol::ArenaShrunk& message, policy::Instant now);
   void held(policy::ClientId client, const protocol::ArenaHeld& message);
-  // Bytes of its segments that are ready, and of them in use.
-  void report(policy::ClientId client, int64_t ready, int64_t used) { budget_.report(client, ready, used); }
+  // Bytes of its segments that are ready, and of them in use. How much more are in use now, as far as they were lent.
+  int64_t report(policy::ClientId client, int64_t ready, int64_t used);
   void cannot_hand_over(policy::ClientId client, SegmentId segment, policy::Instant now);
 
   // A program asks for more than it has on its GPU only because what is free lies in pieces.
   static int64_t most_needed(int64_t gpu_total) { return gpu_total + gpu_total / 4 + HostBudget::kSegmentMax; }
   // Looks at the host only if much was swapped since, or when forced. `elsewhere`: swapped bytes that lie in no segment (managed memory).
   void update(const Settings& settings, int64_t elsewhere, bool force, policy::Instant now);
-  // So much memory was swapped: the policy's own reckoning differs from what it was told.
-  void note_moved(int64_t bytes) { moved_since_ += bytes; }
+  // So much more of its segments is in use, as the policy was told with the movement: it is not told once more.
+  void note_reckoned(policy::TenantId tenant, int64_t more) { room_.reckoned(tenant, more); }
+  // So much memory that lies in no segment was swapped: what the policy reckons with may not be what there is.
+  void note_moved(policy::TenantId tenant, int64_t bytes) {
+    moved_since_ += bytes;
+    room_.unsure_of(tenant);
+  }
   // From the segment maker; update() is to follow.
   void made(SegmentId segment, FileDescriptor memory);  // none: it could not be
   void discarded(SegmentId segment, bool still_held, policy::Instant now);
 
-  std::optional<policy::Instant> next_deadline() const { return budget_.next_deadline(); }
+  std::optional<policy::Instant> next_deadline() const;
   void deadline_reached(policy::Instant now);
 
   // Those of clients that have left and may still have memory.
@@ -109,6 +114,7 @@ class HostLender {
   };
 
   void settle(policy::Instant now);
+  void tell_room(policy::Instant now);
   void perform(const HostBudget::Decision& decision, LivingProcesses* living, policy::Instant now);
   void perform(const HostBudget::Make& make);
   void perform(const HostBudget::Lend& lend);
@@ -124,7 +130,7 @@ class HostLender {
   std::map<SegmentId, FileDescriptor> segments_;  // of the scheduler's own memory that were lent or are kept, or are not gone yet
   std::map<policy::ClientId, Holder> holders_;
   int64_t used_then_ = 0;    // by swapped memory, when the host was last looked at
-  int64_t moved_since_ = 0;  // bytes that swap messages told of since
+  int64_t moved_since_ = 0;  // bytes that note_moved() told of since
 };
 
 // The kernel's word for HostLender::Options::memory_of.

@@ -78,19 +78,53 @@ TEST_F(LentHostMemory, ThePolicyHearsOfTheRoomWhenItHasChanged) {
   EXPECT_EQ(rooms_.size(), 2u);
 }
 
-// It took what had moved for room until it was told, and that need not change what is used.
+// What the policy takes for room until it was told, as memory moved that lies in no segment.
 TEST_F(LentHostMemory, ThePolicyHearsOfItAgainWhenMemoryHasMoved) {
   lender_.update(settings_, 0, true, now_);
   ASSERT_EQ(rooms_.size(), 2u);
-  lender_.note_moved(32 * kMiB);
+  lender_.note_moved(5, 32 * kMiB);
   lender_.update(settings_, 0, false, now_);
   EXPECT_EQ(rooms_.size(), 2u) << "too little";
-  lender_.note_moved(32 * kMiB);
+  lender_.note_moved(5, 32 * kMiB);
   lender_.update(settings_, 0, false, now_);
   ASSERT_EQ(rooms_.size(), 3u);
   EXPECT_EQ(rooms_[2].available, rooms_[1].available);
   lender_.update(settings_, 0, false, now_);
   EXPECT_EQ(rooms_.size(), 3u);
+}
+
+// Thousands that swap are told of with what they move.
+TEST_F(LentHostMemory, ThePolicyIsNotToldOnceMoreWhatItReckonsWith) {
+  ask(8 * kGiB, ArenaOwner::kProcess);
+  lender_.report(kClient, 8 * kGiB, 0);
+  lender_.update(settings_, 0, true, now_ += kSecond);
+  const size_t told = rooms_.size();
+  for (int64_t moved = 256 * kMiB; moved <= 8 * kGiB; moved += 256 * kMiB) {
+    EXPECT_EQ(lender_.report(kClient, 8 * kGiB, moved), 256 * kMiB);
+    lender_.note_reckoned(5, 256 * kMiB);
+    lender_.update(settings_, 0, false, now_ += kSecond);
+  }
+  EXPECT_EQ(rooms_.size(), told);
+  lender_.report(kClient, 8 * kGiB, 4 * kGiB);
+  lender_.update(settings_, 0, false, now_);
+  EXPECT_EQ(rooms_.size(), told + 1) << "what it does not know of";
+}
+
+TEST_F(LentHostMemory, MoreRoomIsToldAfterAMoment) {
+  ask(8 * kGiB, ArenaOwner::kProcess);
+  lender_.report(kClient, 8 * kGiB, 8 * kGiB);
+  lender_.update(settings_, 0, true, now_);
+  const size_t told = rooms_.size();
+  lender_.report(kClient, 8 * kGiB, 0);
+  lender_.update(settings_, 0, true, now_ += 1);
+  EXPECT_EQ(rooms_.size(), told);
+  ASSERT_TRUE(lender_.next_deadline());
+  EXPECT_LE(*lender_.next_deadline(), now_ + HostRoomWatch::kMoreAfter);
+  now_ = *lender_.next_deadline();
+  lender_.deadline_reached(now_);
+  ASSERT_EQ(rooms_.size(), told + 1);
+  EXPECT_EQ(rooms_.back().available, rooms_[told - 1].available + 8 * kGiB);
+  EXPECT_FALSE(lender_.next_deadline());
 }
 
 TEST_F(LentHostMemory, WhatAClientLeavesCountsOnItsGpuWhileItsProcessLives) {

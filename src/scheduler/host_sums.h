@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "policy/policy.h"
 
@@ -49,7 +50,9 @@ class HostSums {
     const auto [at, is_new] = tenants_.try_emplace(tenant);
     if (!is_new && at->second.uses()) used_by_tenant_.erase(used_by_tenant_.find(at->second.used));
     all.tenants -= at->second.clients > 0 ? 1 : 0;
+    const int64_t used_before = at->second.used;
     change(at->second);
+    if (at->second.used != used_before) changed_.insert(tenant);
     all.tenants += at->second.clients > 0 ? 1 : 0;
     if (at->second.uses()) used_by_tenant_.insert(at->second.used);
     if (at->second == OfTenant{}) tenants_.erase(at);
@@ -72,17 +75,28 @@ class HostSums {
     return at != used_by_tenant_.begin() ? std::optional(*std::prev(at)) : std::nullopt;
   }
 
+  int64_t used_by(policy::TenantId tenant) const {
+    const auto at = tenants_.find(tenant);
+    return at != tenants_.end() ? at->second.used : 0;
+  }
+  // Tenants whose use has changed since this was last asked.
+  std::set<policy::TenantId> take_changed() { return std::exchange(changed_, {}); }
+
   // Of each tenant, in the order of tenants.
   template <typename Look>
   void each_used(Look look) const {
     for (const auto& [tenant, of] : tenants_) look(tenant, of.used);
   }
 
-  bool operator==(const HostSums&) const = default;
+  // But for what has changed.
+  bool operator==(const HostSums& other) const {
+    return all == other.all && tenants_ == other.tenants_ && used_by_tenant_ == other.used_by_tenant_;
+  }
 
  private:
   std::map<policy::TenantId, OfTenant> tenants_;
   std::multiset<int64_t> used_by_tenant_;
+  std::set<policy::TenantId> changed_;
 };
 
 }  // namespace nvshare::scheduler

@@ -44,23 +44,84 @@ std::optional<int64_t> OverheadWatch::update(int64_t used, int64_t resident, uin
   return overhead;
 }
 
-static bool differs(int64_t room, int64_t reported) {
-  const int64_t step = std::max<int64_t>(64LL << 20, reported / 64);
-  return std::abs(room - reported) >= step || (room == 0 && reported != 0);
+// By so much that it is told.
+static bool differs(int64_t now, int64_t told) {
+  const int64_t step = std::max<int64_t>(64LL << 20, told / 64);
+  return std::abs(now - told) >= step || (now == 0 && told != 0);
 }
 
-static bool differs(const policy::HostMemory& room, const policy::HostMemory& reported) {
-  if (differs(room.available, reported.available) || differs(room.free, reported.free) || differs(room.kept, reported.kept) ||
-      differs(room.share, reported.share) || room.uses.size() != reported.uses.size())
-    return true;
-  return !std::equal(room.uses.begin(), room.uses.end(), reported.uses.begin(),
-                     [](const auto& a, const auto& b) { return a.tenant == b.tenant && !differs(a.used, b.used); });
+void HostRoomWatch::reckoned(policy::TenantId tenant, int64_t more) {
+  if (!told_ || more == 0) return;
+  told_->available -= more;
+  if (told_->kept == 0) return;
+  told_->free -= more;
+  int64_t& used = uses_[tenant];
+  used = std::max<int64_t>(used + more, 0);
+  changed_.insert(tenant);
 }
 
-std::optional<policy::HostMemory> HostRoomWatch::update(policy::HostMemory room, bool moved) {
-  if (reported_ && !moved && !differs(room, *reported_)) return std::nullopt;
-  reported_ = std::move(room);
-  return reported_;
+HostRoomWatch::Differs HostRoomWatch::compare(const policy::HostMemory& room, const HostSums& sums) {
+  bool less = false, more = false;
+  const auto compare_one = [&](int64_t now, int64_t told, bool is_room) {
+    if (differs(now, told)) ((now < told) == is_room ? less : more) = true;
+  };
+  compare_one(room.available, told_->available, true);
+  compare_one(room.free, told_->free, true);
+  compare_one(room.kept, told_->kept, false);
+  compare_one(room.share, told_->share, true);
+  for (const policy::TenantId tenant : changed_) {
+    const auto at = uses_.find(tenant);
+    const int64_t used = sums.used_by(tenant), told = at != uses_.end() ? at->second : 0;
+    compare_one(used, told, false);
+    if (used != told) {
+      off_.insert(tenant);
+    } else {
+      off_.erase(tenant);
+    }
+  }
+  if (less) return Differs::kLess;
+  return more ? Differs::kMore : Differs::kNot;
+}
+
+std::optional<policy::HostMemory> HostRoomWatch::update(const policy::HostMemory& room, const HostSums& sums,
+                                                        const std::set<policy::TenantId>& changed, policy::Instant now) {
+  // Where nothing is kept, who uses what does not matter.
+  if (!told_ || (told_->kept > 0) != (room.kept > 0)) return tell(room, sums, now);
+  if (room.kept > 0) changed_.insert(changed.begin(), changed.end());
+  const Differs differs = compare(room, sums);
+  const bool waits = differs == Differs::kMore && unsure_.empty() && now < told_at_ + kMoreAfter;
+  due_ = waits ? std::optional(told_at_ + kMoreAfter) : std::nullopt;
+  if (waits) return std::nullopt;  // and those that changed are compared again
+  changed_.clear();
+  if (differs == Differs::kNot && unsure_.empty()) return std::nullopt;
+  return tell(room, sums, now);
+}
+
+policy::HostMemory HostRoomWatch::tell(policy::HostMemory room, const HostSums& sums, policy::Instant now) {
+  room.changes = told_ && told_->kept > 0 && room.kept > 0;
+  told_ = room;
+  told_at_ = now;
+  due_.reset();
+  if (room.kept == 0) uses_.clear();
+  if (room.changes) {
+    off_.merge(unsure_);
+    for (const policy::TenantId tenant : off_) room.uses.push_back({tenant, sums.used_by(tenant)});
+  } else if (room.kept > 0) {
+    sums.each_used([&](policy::TenantId tenant, int64_t used) {
+      if (used > 0) room.uses.push_back({tenant, used});
+    });
+  }
+  for (const auto& [tenant, used] : room.uses) {
+    if (used > 0) {
+      uses_[tenant] = used;
+    } else {
+      uses_.erase(tenant);
+    }
+  }
+  changed_.clear();
+  off_.clear();
+  unsure_.clear();
+  return room;
 }
 
 int64_t available_memory(std::string_view meminfo) {

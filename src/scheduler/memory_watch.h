@@ -3,11 +3,14 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
 #include "policy/policy.h"
+#include "scheduler/host_sums.h"
 #include "scheduler/utilization_monitor.h"
 
 namespace nvshare::scheduler {
@@ -67,15 +70,35 @@ class OverheadWatch {
   std::optional<int64_t> reported_;
 };
 
-// The host's room for more swapped memory, as the policy is told it: again only when that matters.
+// The host's room for more swapped memory, as the policy is told it: again only when that matters, by more than a 64th or 64 MiB. Less is
+// told at once, more at most every kMoreAfter: the policy looks at all that waits for it. What each call costs follows from how many
+// tenants changed since, not from how many there are.
 class HostRoomWatch {
  public:
-  // `moved`: memory was swapped since the last figure, so the policy's own reckoning differs from what it was told. The new figure when it
-  // changed by more than a 64th or 64 MiB, or memory moved.
-  std::optional<policy::HostMemory> update(policy::HostMemory room, bool moved);
+  static constexpr policy::Duration kMoreAfter = 10'000'000;
+
+  // The tenant uses so much more, as the policy knows already (SwapProgressed::host_more).
+  void reckoned(policy::TenantId tenant, int64_t more);
+  // The policy reckons with what moved, and it is not known how much of that was host memory: told again with the next update.
+  void unsure_of(policy::TenantId tenant) { unsure_.insert(tenant); }
+  // `room` without what tenants use, which is `sums`'; `changed`: those of which that changed since.
+  std::optional<policy::HostMemory> update(const policy::HostMemory& room, const HostSums& sums, const std::set<policy::TenantId>& changed,
+                                           policy::Instant now);
+  // When update() is to be called again, as it has more to tell; none: when something changes.
+  std::optional<policy::Instant> due() const { return due_; }
 
  private:
-  std::optional<policy::HostMemory> reported_;
+  enum class Differs { kNot, kMore, kLess };
+  Differs compare(const policy::HostMemory& room, const HostSums& sums);
+  policy::HostMemory tell(policy::HostMemory room, const HostSums& sums, policy::Instant now);
+
+  std::optional<policy::HostMemory> told_;    // without what tenants use; less what the policy has reckoned with since
+  std::map<policy::TenantId, int64_t> uses_;  // as the policy has them
+  std::set<policy::TenantId> changed_;        // to be compared
+  std::set<policy::TenantId> off_;            // that differ, if by little: to be told with the next
+  std::set<policy::TenantId> unsure_;
+  policy::Instant told_at_ = 0;
+  std::optional<policy::Instant> due_;
 };
 
 // MemAvailable in bytes out of /proc/meminfo's text; 0 if it is not there.

@@ -41,7 +41,7 @@ std::vector<TraceEvent> day() {
   policy::Memory all{12 * kGiB, 12 * kGiB, 0};
   return {
       {0, policy::GpuAppeared{0, 16 * kGiB}},
-      {1, policy::HostMemory{100 * kGiB}},
+      {1, policy::HostMemory{100 * kGiB, 90 * kGiB, 9 * kGiB, 30 * kGiB, {{2, kGiB}}, true}},
       {2, policy::ClientJoined{1, 0, 1, 0, none, true, false, false}},
       {3, policy::ClientJoined{2, 0, 2, 0, none, true, false, true}},
       {4, policy::LockRequested{1}},
@@ -67,7 +67,7 @@ std::vector<TraceEvent> day() {
       {102 * kSecond, policy::Tick{}},
       {102 * kSecond, policy::Drained{2, 1, 1}},
       {103 * kSecond, policy::LockReleased{2, 1, all, false}},
-      {104 * kSecond, policy::SwapProgressed{2, true, true, false, 1, 12 * kGiB, 7, none}},
+      {104 * kSecond, policy::SwapProgressed{2, true, true, false, 1, 12 * kGiB, 7, none, 0, false, kGiB}},
       {105 * kSecond, policy::ConfigChanged{}},
       {106 * kSecond, policy::ClientLeft{2, false}},
       {107 * kSecond, policy::ClientMemoryFreed{2}},
