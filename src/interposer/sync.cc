@@ -1,33 +1,11 @@
 #include "interposer/sync.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 namespace nvshare::interposer {
-
-void Condition::prepare() {
-  if (prepared_.load(std::memory_order_acquire) == 2) return;
-  int expected = 0;
-  if (prepared_.compare_exchange_strong(expected, 1, std::memory_order_acq_rel)) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&condition_, &attributes);
-    pthread_condattr_destroy(&attributes);
-    prepared_.store(2, std::memory_order_release);
-    return;
-  }
-  while (prepared_.load(std::memory_order_acquire) != 2) sleep_ns(1000);
-}
-
-bool Condition::wait_until(Mutex& mutex, int64_t deadline_ns) {
-  prepare();
-  timespec deadline{deadline_ns / 1'000'000'000, deadline_ns % 1'000'000'000};
-  return pthread_cond_timedwait(&condition_, mutex.native(), &deadline) != ETIMEDOUT;
-}
 
 void futex_wait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns) {
   timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};

@@ -60,7 +60,7 @@ MpsService::MpsService(EventLoop& loop, Options options, Callbacks callbacks)
 
 MpsService::~MpsService() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ends_ = true;
     jobs_.clear();
   }
@@ -237,7 +237,7 @@ void MpsService::rearm() {
 
 void MpsService::later(std::function<void()> job) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     jobs_.push_back(std::move(job));
   }
   if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
@@ -248,9 +248,9 @@ void MpsService::work() {
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the loop's
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
+    wake_.wait(mutex_, [this]() REQUIRES(mutex_) { return ends_ || !jobs_.empty(); });
     if (ends_) return;
     const std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();

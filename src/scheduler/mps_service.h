@@ -3,18 +3,17 @@
 // the loop's thread.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "protocol/messages.h"
 #include "scheduler/event_loop.h"
 #include "scheduler/mps_control.h"
@@ -79,11 +78,11 @@ class MpsService {
   std::map<uid_t, Daemon> daemons_;
   Timer timer_;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> jobs_;  // guarded by mutex_
-  bool ends_ = false;                       // guarded by mutex_
-  std::thread thread_;                      // from the first job on
+  Mutex mutex_;
+  Condition wake_;
+  std::deque<std::function<void()>> jobs_ GUARDED_BY(mutex_);
+  bool ends_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // from the first job on
 };
 
 }  // namespace nvshare::scheduler

@@ -49,7 +49,7 @@ NvmlMonitor::NvmlMonitor(cuda::Nvml nvml, EventLoop& loop, Callback on_samples, 
 
 NvmlMonitor::~NvmlMonitor() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_one();
@@ -60,7 +60,7 @@ NvmlMonitor::~NvmlMonitor() {
 
 void NvmlMonitor::list_mig_devices() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     list_ = look_now_ = true;
   }
   changed_.notify_one();
@@ -68,7 +68,7 @@ void NvmlMonitor::list_mig_devices() {
 
 void NvmlMonitor::watch(std::vector<GpuUuid> gpus, std::vector<GpuUuid> shared, int64_t interval_ns) {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     look_now_ = look_now_ || interval_ns < interval_ns_ || gpus != watched_;
     watched_ = std::move(gpus);
     shared_ = std::move(shared);
@@ -95,7 +95,7 @@ void NvmlMonitor::find_gpus() {
 }
 
 void NvmlMonitor::run() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (!stop_) {
     if (std::exchange(list_, false)) {
       lock.unlock();
@@ -104,7 +104,7 @@ void NvmlMonitor::run() {
       continue;
     }
     if (watched_.empty()) {
-      changed_.wait(lock, [this] { return stop_ || list_ || !watched_.empty(); });
+      changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return stop_ || list_ || !watched_.empty(); });
       continue;
     }
     look_now_ = false;
@@ -125,7 +125,7 @@ void NvmlMonitor::run() {
       });
     }
     lock.lock();
-    changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return stop_ || look_now_; });
+    changed_.wait_for(mutex_, interval_ns_, [this]() REQUIRES(mutex_) { return stop_ || look_now_; });
   }
 }
 

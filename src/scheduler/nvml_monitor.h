@@ -3,14 +3,13 @@
 // thread.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cuda/nvml.h"
 #include "scheduler/event_loop.h"
 #include "scheduler/gpus.h"
@@ -61,14 +60,14 @@ class NvmlMonitor {
   std::vector<Device> devices_;
   std::vector<FoundGpu> gpus_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<GpuUuid> watched_;  // guarded by mutex_, like all below
-  std::vector<GpuUuid> shared_;
-  int64_t interval_ns_ = 0;
-  bool stop_ = false;
-  bool look_now_ = false;
-  bool list_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  std::vector<GpuUuid> watched_ GUARDED_BY(mutex_);
+  std::vector<GpuUuid> shared_ GUARDED_BY(mutex_);
+  int64_t interval_ns_ GUARDED_BY(mutex_) = 0;
+  bool stop_ GUARDED_BY(mutex_) = false;
+  bool look_now_ GUARDED_BY(mutex_) = false;
+  bool list_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: starts when everything above is there
 };
 

@@ -1,18 +1,17 @@
 #include "scheduler/report_desk.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace nvshare::scheduler {
 namespace {
 
-constexpr auto kReportPatience = std::chrono::seconds(1);
+constexpr int64_t kReportPatienceNs = 1'000'000'000;
 
 }  // namespace
 
 ReportDesk::Report ReportDesk::fresh(int64_t age_max_ns, uint64_t changes_min) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   if (look_ && report_ && report_->report().changes >= changes_min && monotonic_ns() - report_->taken_at() < age_max_ns) return report_;
   age_max_ns_ = wanted_ ? std::min(age_max_ns_, age_max_ns) : age_max_ns;
   changes_min_ = wanted_ ? std::max(changes_min_, changes_min) : changes_min;
@@ -21,8 +20,8 @@ ReportDesk::Report ReportDesk::fresh(int64_t age_max_ns, uint64_t changes_min) {
     loop_.post([desk = shared_from_this()] { desk->make_report(); });
   }
   // Also what is older than age_max_ns by the time that this thread runs again is new enough.
-  const auto is_granted = [this, mine = wishes_] { return granted_ >= mine; };
-  changed_.wait_for(lock, kReportPatience, [&] { return !look_ || is_granted(); });
+  const auto is_granted = [this, mine = wishes_]() REQUIRES(mutex_) { return granted_ >= mine; };
+  changed_.wait_for(mutex_, kReportPatienceNs, [&]() REQUIRES(mutex_) { return !look_ || is_granted(); });
   return look_ && is_granted() ? report_ : nullptr;
 }
 
@@ -31,7 +30,7 @@ void ReportDesk::make_report() {
   int64_t age_max_ns = 0;
   uint64_t changes_min = 0, wish = 0;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     look = look_;
     age_max_ns = age_max_ns_;
     changes_min = changes_min_;
@@ -41,7 +40,7 @@ void ReportDesk::make_report() {
   if (!look) return;
   Report report = look(age_max_ns, changes_min);
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     report_ = std::move(report);
     granted_ = wish;
   }
@@ -50,7 +49,7 @@ void ReportDesk::make_report() {
 
 void ReportDesk::close() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     look_ = nullptr;
   }
   changed_.notify_all();

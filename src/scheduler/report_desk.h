@@ -4,12 +4,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "scheduler/event_loop.h"
 #include "scheduler/shared_reports.h"
 
@@ -42,15 +41,15 @@ class ReportDesk : public std::enable_shared_from_this<ReportDesk> {
   EventLoop& loop_;
   std::atomic<uint64_t> changes_ = 0;
   // Whoever holds it waits for nothing else; the loop holds it only to take or put a report.
-  std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  Look look_;  // empty: closed
-  Report report_;
-  uint64_t wishes_ = 0;   // that the loop was asked for
-  uint64_t granted_ = 0;  // of them
-  bool wanted_ = false;   // the last one is not begun: more may join it
-  int64_t age_max_ns_ = 0;
-  uint64_t changes_min_ = 0;
+  Mutex mutex_;
+  Condition changed_;
+  Look look_ GUARDED_BY(mutex_);  // empty: closed
+  Report report_ GUARDED_BY(mutex_);
+  uint64_t wishes_ GUARDED_BY(mutex_) = 0;   // that the loop was asked for
+  uint64_t granted_ GUARDED_BY(mutex_) = 0;  // of them
+  bool wanted_ GUARDED_BY(mutex_) = false;   // the last one is not begun: more may join it
+  int64_t age_max_ns_ GUARDED_BY(mutex_) = 0;
+  uint64_t changes_min_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace nvshare::scheduler

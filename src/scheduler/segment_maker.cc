@@ -86,7 +86,7 @@ MemfdMaker::MemfdMaker(EventLoop& loop, Answers answers) : loop_(loop), answers_
 
 MemfdMaker::~MemfdMaker() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stopping_ = true;
     jobs_.clear();
   }
@@ -98,7 +98,7 @@ void MemfdMaker::make(SegmentId segment, int64_t bytes) { push({segment, bytes, 
 void MemfdMaker::discard(SegmentId segment, FileDescriptor memory, bool punch) { push({segment, 0, std::move(memory), punch}); }
 
 void MemfdMaker::push(Job job) {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   jobs_.push_back(std::move(job));
   const unsigned most = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kThreadsMax);
   if (idle_ < jobs_.size() && threads_.size() < most) {
@@ -130,11 +130,11 @@ void MemfdMaker::give_up_last(const char* problem) {
 }
 
 void MemfdMaker::work() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (!stopping_) {
     if (jobs_.empty()) {
       ++idle_;
-      changed_.wait(lock);
+      changed_.wait(mutex_);
       --idle_;
       continue;
     }

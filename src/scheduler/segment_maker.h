@@ -8,14 +8,13 @@
 // make() and discard() are for the loop's thread, the answers come to it too. Locks: its own mutex, a leaf.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "scheduler/engine.h"
 #include "scheduler/event_loop.h"
@@ -53,17 +52,17 @@ class MemfdMaker : public SegmentMaker {
     bool punch = false;
   };
   void push(Job job);
-  void give_up_last(const char* problem);
+  void give_up_last(const char* problem) REQUIRES(mutex_);
   void work();
 
   EventLoop& loop_;
   Answers answers_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  size_t idle_ = 0;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Job> jobs_ GUARDED_BY(mutex_);
+  size_t idle_ GUARDED_BY(mutex_) = 0;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ GUARDED_BY(mutex_);  // only the end, which waits for them, needs no lock
 };
 
 }  // namespace nvshare::scheduler

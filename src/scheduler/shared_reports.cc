@@ -24,7 +24,7 @@ SharedReport::Text text_of(const protocol::admin::StatusReport& report, uint64_t
 
 std::shared_ptr<SharedReport::Entry> SharedReport::entry(uint64_t& since) const {
   if (since > report_.changes) since = 0;
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   if (texts_.size() >= kTextsMax && !texts_.contains(since)) since = 0;
   std::shared_ptr<Entry>& found = texts_[since];
   if (!found) found = std::make_shared<Entry>();

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "protocol/admin.h"
 
 namespace nvshare::scheduler {
@@ -41,8 +42,8 @@ class SharedReport {
   const protocol::admin::StatusReport report_;
   const int64_t taken_at_;
   mutable std::atomic<bool> is_written_ = false;
-  mutable std::mutex mutex_;                                  // guards the map alone; nobody waits for anything else with it
-  mutable std::map<uint64_t, std::shared_ptr<Entry>> texts_;  // by what they are since
+  mutable Mutex mutex_;                                                          // nobody waits for anything else with it
+  mutable std::map<uint64_t, std::shared_ptr<Entry>> texts_ GUARDED_BY(mutex_);  // by what they are since
 };
 
 // Where they are made. The loop's thread alone.

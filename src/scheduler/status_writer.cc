@@ -28,7 +28,7 @@ StatusWriter::StatusWriter(EventLoop& loop, SharedReports& reports)
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   reports_.hand_former_to([this](SharedReports::Report report) {
     {
-      std::lock_guard lock(mutex_);
+      Lock lock(mutex_);
       former_.push_back(std::move(report));
     }
     changed_.notify_one();
@@ -38,7 +38,7 @@ StatusWriter::StatusWriter(EventLoop& loop, SharedReports& reports)
 StatusWriter::~StatusWriter() {
   reports_.hand_former_to({});
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     ends_ = true;
   }
   changed_.notify_one();
@@ -70,7 +70,7 @@ void StatusWriter::look_on(bool begins) {
   try {
     SharedReports::Report report = reports_.in_parts(begins, all.age_max_ns, all.changes_min);
     if (!report) return loop_.post([this] { look_on(false); });
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     report_ = std::move(report);
     sinces_ = std::move(sinces);
   } catch (const std::exception& problem) {
@@ -115,9 +115,9 @@ void StatusWriter::answer_next() {
 }
 
 void StatusWriter::write() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return ends_ || report_ || !former_.empty(); });
+    changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return ends_ || report_ || !former_.empty(); });
     if (ends_) return;
     std::vector<SharedReports::Report> former = std::exchange(former_, {});
     SharedReports::Report report = std::exchange(report_, nullptr);

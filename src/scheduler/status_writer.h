@@ -4,16 +4,15 @@
 // after the other: each that is answered wakes up and takes a processor, which programs that are to be granted something need, too.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "scheduler/event_loop.h"
 #include "scheduler/shared_reports.h"
 
@@ -67,12 +66,12 @@ class StatusWriter {
   Timer answer_timer_;          // armed while there are any
   std::vector<Asker> served_;   // by the one that is being made or written
 
-  std::mutex mutex_;  // guards what is below; nobody waits for anything else with it
-  std::condition_variable changed_;
-  SharedReports::Report report_;               // to be written
-  std::vector<SharedReports::Report> former_;  // that nobody is to be given any more: they end on the thread
-  std::set<uint64_t> sinces_;                  // for viewers that have these
-  bool ends_ = false;
+  Mutex mutex_;  // nobody waits for anything else with it
+  Condition changed_;
+  SharedReports::Report report_ GUARDED_BY(mutex_);               // to be written
+  std::vector<SharedReports::Report> former_ GUARDED_BY(mutex_);  // that nobody is to be given any more: they end on the thread
+  std::set<uint64_t> sinces_ GUARDED_BY(mutex_);                  // for viewers that have these
+  bool ends_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -6,7 +6,8 @@
 //
 // Segments are made, pinned and given back by background threads (pinning 8 GiB takes seconds on one thread): grow_to() asks for loans,
 // allocate() hands out what is ready and waits for what is coming. Never inherited by fork (a fork with gigabytes of pinned memory takes
-// seconds). Thread-safe; its mutex is near the end of the lock order (sync.h), and it calls nothing of ours that takes another.
+// seconds). Thread-safe; its mutex is near the end of the lock order (interposer/README.md), and it calls nothing of ours that takes
+// another.
 #pragma once
 
 #include <atomic>

@@ -6,7 +6,7 @@
 // driver, whose answer counts. A handle that somebody outside of these books may use (exported, bound to a multicast object or a sparse
 // array) stays on the GPU from then on. Handles that cannot move for other reasons are the driver's own, and counted.
 //
-// Thread-safe. Its mutex comes before Memory's (sync.h). It is held over driver calls that map and unmap, never while waiting for the
+// Thread-safe. Its mutex: ../README.md. It is held over driver calls that map and unmap, never while waiting for the
 // scheduler or the GPU.
 #pragma once
 

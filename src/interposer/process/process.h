@@ -1,7 +1,7 @@
 // The process that we are a guest in: which GPUs and contexts it uses, whether a stream captures, how it is to be governed.
 //
 // Nothing happens before the program's first cuInit. After a fork the child is left alone: every call goes straight to the driver.
-// Thread-safe. Its mutex is the first in the lock order (sync.h).
+// Thread-safe. Its mutex is the first in the lock order (interposer/README.md).
 #pragma once
 
 #include <atomic>
