@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/nanoseconds.h"
 #include "base/parse.h"
 #include "cuda/nvml.h"
 #include "protocol/admin_client.h"
@@ -209,7 +210,7 @@ HealthWatch::HealthWatch(Options options, Changed changed)
 
 HealthWatch::~HealthWatch() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stop_ = true;
   }
   stopped_.notify_one();
@@ -242,7 +243,7 @@ void HealthWatch::report() {
 
 void HealthWatch::rest(Driver& driver) {
   const auto end = Clock::now() + options_.interval;
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (!stop_ && driver.has_events() && Clock::now() < end) {
     lock.unlock();
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
@@ -259,14 +260,14 @@ void HealthWatch::rest(Driver& driver) {
     lock.lock();
     if (!waited) break;
   }
-  stopped_.wait_until(lock, end, [this] { return stop_; });
+  stopped_.wait_until(mutex_, nanoseconds_of(end), [this]() REQUIRES(mutex_) { return stop_; });
 }
 
 void HealthWatch::run() {
   Driver driver;
   while (true) {
     {
-      std::lock_guard lock(mutex_);
+      Lock lock(mutex_);
       if (stop_) return;
     }
     // A GPU that was lost may answer only once NVML is initialised anew.

@@ -2,14 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "kubernetes/devices/device_ids.h"
 #include "protocol/admin.h"
@@ -91,9 +90,9 @@ class HealthWatch {
   std::vector<std::pair<std::string, bool>> reported_;  // UUID, healthy
   Clock::time_point scheduler_answered_at_;
   uint64_t noticed_ = 0;  // the last notice's number
-  std::mutex mutex_;
-  std::condition_variable stopped_;
-  bool stop_ = false;   // guarded by mutex_
+  Mutex mutex_;
+  Condition stopped_;
+  bool stop_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last
 };
 

@@ -27,7 +27,7 @@ Result<std::unique_ptr<ClaimDriver>> ClaimDriver::open(DriverOptions options, Fe
 }
 
 Result<void> ClaimDriver::take_over() {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   if (auto ok = look_at_record(); !ok) return ok;
   remove_leftovers();
   if (options_.watches_pods) take_over_pods();
@@ -78,7 +78,7 @@ void ClaimDriver::remove_leftovers() {
 Result<Claim> ClaimDriver::find_or_fetch(const ClaimName& name) {
   if (auto ok = check_name(name); !ok) return ok.error();
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     if (auto ok = look_at_record(); !ok) return ok.error();
     if (const Claim* known = allocations_.find(name.uid)) return *known;
   }
@@ -122,7 +122,7 @@ std::vector<PreparedDevice> ClaimDriver::answer_of(const Claim& claim) const {
 }
 
 Result<void> ClaimDriver::prepare_claim(const Claim& claim) {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   const auto held = hold_record();
   if (!held) return held.error();
   const bool was_known = allocations_.find(claim.uid) != nullptr;
@@ -155,7 +155,7 @@ Result<void> ClaimDriver::unprepare(const std::string& claim_uid) {
 }
 
 Result<void> ClaimDriver::unprepare_claim(const std::string& claim_uid) {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   const auto held = hold_record();
   if (!held) return held.error();
   const Claim* known = allocations_.find(claim_uid);
@@ -180,7 +180,6 @@ Result<void> ClaimDriver::unprepare_claim(const std::string& claim_uid) {
 
 // ---- pods ----
 
-// With the mutex held.
 void ClaimDriver::compare_pods() {
   if (options_.watches_pods) unreported_.add(pods_.compare(allocations_));
 }
@@ -188,7 +187,7 @@ void ClaimDriver::compare_pods() {
 void ClaimDriver::report_compared() {
   PodLimits::Changes changes;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     std::swap(changes, unreported_);
   }
   report(std::move(changes));
@@ -199,13 +198,13 @@ void ClaimDriver::report(PodLimits::Changes changes) const {
   if (options_.changed) options_.changed(std::move(changes));
 }
 
-// With the mutex held. A record that cannot be read is the next call's to refuse.
+// A record that cannot be read is the next call's to refuse.
 void ClaimDriver::note_other_driver() {
   if (auto ok = look_at_record(); !ok) spdlog::warn("{}", ok.error().text);
 }
 
 void ClaimDriver::pods_listed(const std::vector<WatchedPod>& pods) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   note_other_driver();
   PodLimits::Changes changes = pods_.replace(pods, allocations_);
   want_limits();
@@ -214,7 +213,7 @@ void ClaimDriver::pods_listed(const std::vector<WatchedPod>& pods) {
 }
 
 void ClaimDriver::pod_changed(const WatchedPod& pod) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   note_other_driver();
   PodLimits::Changes changes = pods_.update(pod, allocations_);
   want_limits();
@@ -223,7 +222,7 @@ void ClaimDriver::pod_changed(const WatchedPod& pod) {
 }
 
 void ClaimDriver::pod_deleted(const std::string& uid) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   note_other_driver();
   PodLimits::Changes changes = pods_.remove(uid);
   want_limits();
@@ -232,14 +231,14 @@ void ClaimDriver::pod_deleted(const std::string& uid) {
 }
 
 std::string ClaimDriver::pods_record() const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   return pods_.record();
 }
 
 std::string ClaimDriver::pods_record_path() const { return options_.state_dir + kPodsRecordName; }
 
 std::string ClaimDriver::name_of_pod(const std::string& uid) const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   for (const auto& pod : pods_.limits(allocations_)) {
     if (pod.uid == uid) return pod.name;
   }
@@ -247,7 +246,7 @@ std::string ClaimDriver::name_of_pod(const std::string& uid) const {
 }
 
 size_t ClaimDriver::prepared() const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   return allocations_.claims().size();
 }
 

@@ -5,10 +5,10 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "kubernetes/devices/container_edits.h"
 #include "kubernetes/dra/claim_allocations.h"
@@ -75,33 +75,31 @@ class ClaimDriver {
         record_(std::move(record)),
         pods_(options_.priority_max, options_.watches_pods) {}
   Result<void> take_over();
-  void take_over_pods();
+  void take_over_pods() REQUIRES(mutex_);
   Result<Claim> find_or_fetch(const ClaimName& name);
   Result<void> prepare_claim(const Claim& claim);
   Result<void> unprepare_claim(const std::string& claim_uid);
-  // With the mutex held:
-  Result<void> look_at_record();
-  Result<ClaimRecordFile::Held> hold_record();
-  Result<void> write_record() { return record_.write(allocations_.claims()); }
-  Result<void> put_in_force(const Claim& claim);
-  Result<void> publish_limits();
-  void want_limits() { publisher_->set_wanted(pods_.limits(allocations_), false); }
-  void compare_pods();
-  void note_other_driver();
-  void remove_leftovers();
-  // Without it:
-  void report_compared();
-  void report(PodLimits::Changes changes) const;
-  void undo(const Claim& claim);
+  Result<void> look_at_record() REQUIRES(mutex_);
+  Result<ClaimRecordFile::Held> hold_record() REQUIRES(mutex_);
+  Result<void> write_record() REQUIRES(mutex_) { return record_.write(allocations_.claims()); }
+  Result<void> put_in_force(const Claim& claim) REQUIRES(mutex_);
+  Result<void> publish_limits() REQUIRES(mutex_);
+  void want_limits() REQUIRES(mutex_) { publisher_->set_wanted(pods_.limits(allocations_), false); }
+  void compare_pods() REQUIRES(mutex_);
+  void note_other_driver() REQUIRES(mutex_);
+  void remove_leftovers() REQUIRES(mutex_);
+  void report_compared() EXCLUDES(mutex_);
+  void report(PodLimits::Changes changes) const EXCLUDES(mutex_);
+  void undo(const Claim& claim) REQUIRES(mutex_);
   std::vector<PreparedDevice> answer_of(const Claim& claim) const;
 
   const DriverOptions options_;
   const Fetch fetch_;
-  mutable std::mutex mutex_;
-  ClaimRecordFile record_;        // guarded by mutex_, as the next three
-  ClaimAllocations allocations_;  // as the record had it when it was last looked at
-  ClaimPods pods_;
-  PodLimits::Changes unreported_;
+  mutable Mutex mutex_;
+  ClaimRecordFile record_ GUARDED_BY(mutex_);
+  ClaimAllocations allocations_ GUARDED_BY(mutex_);  // as the record had it when it was last looked at
+  ClaimPods pods_ GUARDED_BY(mutex_);
+  PodLimits::Changes unreported_ GUARDED_BY(mutex_);
   std::unique_ptr<LimitPublisher> publisher_;  // set before others see this
 };
 

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/nanoseconds.h"
+
 namespace nvshare::kubernetes {
 namespace {
 
@@ -20,7 +22,7 @@ AllocationWorker::AllocationWorker(Node& node, List list, std::chrono::milliseco
 
 AllocationWorker::~AllocationWorker() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_one();
@@ -39,7 +41,7 @@ void AllocationWorker::pre_start(Resource resource, std::vector<std::string> ids
 void AllocationWorker::ask(Question question) {
   question.until = std::chrono::steady_clock::now() + patience_;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     asked_.push_back(std::move(question));
   }
   changed_.notify_one();
@@ -49,13 +51,13 @@ void AllocationWorker::run() {
   std::deque<Question> open;
   bool due = true;  // the kubelet may have containers already
   std::chrono::milliseconds pause = kBetweenLists;
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (true) {
-    const auto somebody = [this] { return stop_ || !asked_.empty(); };
+    const auto somebody = [this]() REQUIRES(mutex_) { return stop_ || !asked_.empty(); };
     if (!open.empty()) {
-      changed_.wait_for(lock, kBetweenLists, somebody);
+      changed_.wait_for(mutex_, nanoseconds_of(kBetweenLists), somebody);
     } else if (!due) {
-      changed_.wait_for(lock, kBetweenLooks, somebody);
+      changed_.wait_for(mutex_, nanoseconds_of(kBetweenLooks), somebody);
     }
     std::move(asked_.begin(), asked_.end(), std::back_inserter(open));
     asked_.clear();
@@ -70,7 +72,7 @@ void AllocationWorker::run() {
     if (!due) {
       pause = kBetweenLists;
     } else if (open.empty()) {
-      changed_.wait_for(lock, pause, somebody);
+      changed_.wait_for(mutex_, nanoseconds_of(pause), somebody);
       pause = std::min(pause * 2, kLongestPause);
     }
   }

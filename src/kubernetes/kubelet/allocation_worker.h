@@ -5,15 +5,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kubernetes/kubelet/node.h"
 
 namespace nvshare::kubernetes {
@@ -54,11 +53,11 @@ class AllocationWorker {
   Node& node_;
   const List list_;
   const std::chrono::milliseconds patience_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Question> asked_;  // guarded by mutex_
-  bool stop_ = false;           // guarded by mutex_
-  std::thread thread_;          // last: starts when everything above is there
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Question> asked_ GUARDED_BY(mutex_);
+  bool stop_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: starts when everything above is there
 };
 
 }  // namespace nvshare::kubernetes

@@ -4,9 +4,9 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
-#include <mutex>
 #include <set>
 
+#include "base/mutex.h"
 #include "nvshare_deviceplugin_v1beta1.grpc.pb.h"
 
 namespace nvshare::kubernetes {
@@ -29,7 +29,7 @@ class Reply : public grpc::ServerUnaryReactor {
     void finish(grpc::Status status, const Fill& fill) {
       Reply* reply = nullptr;
       {
-        std::lock_guard lock(mutex_);
+        Lock lock(mutex_);
         std::swap(reply, reply_);
       }
       if (reply == nullptr) return;
@@ -38,8 +38,8 @@ class Reply : public grpc::ServerUnaryReactor {
     }
 
    private:
-    std::mutex mutex_;
-    Reply* reply_;
+    Mutex mutex_;
+    Reply* reply_ GUARDED_BY(mutex_);
   };
 
   Reply() : slot_(std::make_shared<Slot>(this)) {}
@@ -60,17 +60,17 @@ class Watcher;
 class Watchers {
  public:
   explicit Watchers(std::function<std::vector<Device>()> devices) : devices_(std::move(devices)) {}
-  void publish();
+  void publish() NO_THREAD_SAFETY_ANALYSIS;  // a watcher's watchers_ is this, which the analysis cannot know
   int count() const {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     return static_cast<int>(all_.size());
   }
 
  private:
   friend class Watcher;
   const std::function<std::vector<Device>()> devices_;
-  mutable std::mutex mutex_;  // also of every watcher's state; no call into gRPC is made while it is held
-  std::set<Watcher*> all_;
+  mutable Mutex mutex_;  // also of every watcher's state; no call into gRPC is made while it is held
+  std::set<Watcher*> all_ GUARDED_BY(mutex_);
 };
 
 // One ListAndWatch: sends the whole list at first and after each change; one write at a time, and no list that is out of date.
@@ -78,15 +78,15 @@ class Watcher : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
  public:
   explicit Watcher(std::shared_ptr<Watchers> watchers) : watchers_(std::move(watchers)) {
     {
-      std::lock_guard lock(watchers_->mutex_);
+      Lock lock(watchers_->mutex_);
       watchers_->all_.insert(this);
       writing_ = true;
     }
     write();
   }
 
-  // Under the watchers' mutex. True: the caller calls write() afterwards.
-  bool wants_write() {
+  // True: the caller calls write() afterwards.
+  bool wants_write() REQUIRES(watchers_->mutex_) {
     outdated_ = outdated_ || writing_;
     if (writing_ || finished_) return false;
     return writing_ = true;
@@ -107,7 +107,7 @@ class Watcher : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
     bool again = false;
     bool finish = false;
     {
-      std::lock_guard lock(watchers_->mutex_);
+      Lock lock(watchers_->mutex_);
       writing_ = false;
       if (!ok || cancelled_) {
         finish = !finished_;
@@ -124,7 +124,7 @@ class Watcher : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
   void OnCancel() override {
     bool finish = false;
     {
-      std::lock_guard lock(watchers_->mutex_);
+      Lock lock(watchers_->mutex_);
       cancelled_ = true;
       if (!writing_ && !finished_) finish = finished_ = true;
     }
@@ -133,7 +133,7 @@ class Watcher : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
 
   void OnDone() override {
     {
-      std::lock_guard lock(watchers_->mutex_);
+      Lock lock(watchers_->mutex_);
       watchers_->all_.erase(this);
     }
     delete this;
@@ -142,13 +142,16 @@ class Watcher : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
  private:
   const std::shared_ptr<Watchers> watchers_;
   v1beta1::ListAndWatchResponse response_;
-  bool writing_ = false, outdated_ = false, cancelled_ = false, finished_ = false;  // guarded by the watchers' mutex
+  bool writing_ GUARDED_BY(watchers_->mutex_) = false;
+  bool outdated_ GUARDED_BY(watchers_->mutex_) = false;
+  bool cancelled_ GUARDED_BY(watchers_->mutex_) = false;
+  bool finished_ GUARDED_BY(watchers_->mutex_) = false;
 };
 
 void Watchers::publish() {
   std::vector<Watcher*> ready;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     for (Watcher* watcher : all_) {
       if (watcher->wants_write()) ready.push_back(watcher);
     }

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <set>
 
+#include "base/mutex.h"
 #include "nvshare_deviceplugin_v1beta1.grpc.pb.h"
 #include "nvshare_podresources_v1.grpc.pb.h"
 
@@ -34,9 +34,9 @@ Error failed(const char* what, const std::string& socket, const grpc::Status& st
 }  // namespace
 
 struct KubeletClient::Calls {
-  std::mutex mutex;
-  std::set<grpc::ClientContext*> running;
-  bool cancelled = false;
+  Mutex mutex;
+  std::set<grpc::ClientContext*> running GUARDED_BY(mutex);
+  bool cancelled GUARDED_BY(mutex) = false;
 };
 
 namespace {
@@ -47,12 +47,12 @@ grpc::Status run_call(Calls& calls, std::chrono::seconds timeout, const Call& ca
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   {
-    std::lock_guard lock(calls.mutex);
+    Lock lock(calls.mutex);
     if (calls.cancelled) return grpc::Status(grpc::StatusCode::CANCELLED, "this program is about to end");
     calls.running.insert(&context);
   }
   grpc::Status status = call(&context);
-  std::lock_guard lock(calls.mutex);
+  Lock lock(calls.mutex);
   calls.running.erase(&context);
   return status;
 }
@@ -63,7 +63,7 @@ KubeletClient::KubeletClient(const Settings& settings) : settings_(settings), ca
 KubeletClient::~KubeletClient() = default;
 
 void KubeletClient::cancel() {
-  std::lock_guard lock(calls_->mutex);
+  Lock lock(calls_->mutex);
   calls_->cancelled = true;
   for (grpc::ClientContext* context : calls_->running) context->TryCancel();
 }

@@ -41,7 +41,7 @@ Result<std::unique_ptr<Node>> Node::open(const Settings& settings, InstalledFile
 }
 
 void Node::read_record() {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   const std::string path = record_file();
   if (access(path.c_str(), F_OK) != 0) return;
   auto record = read_file(path);
@@ -71,7 +71,7 @@ const std::string& Node::name_of(Resource resource) const {
 }
 
 std::vector<Device> Node::devices(Resource resource) const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   if (resource == Resource::kGpu) return virtual_gpus(allocations_.gpus(), settings_.division);
   return units(resource, allocations_.gpus(), settings_.division, allocations_.in_use(resource));
 }
@@ -84,7 +84,7 @@ std::vector<std::string> Node::prefer(Resource resource, std::vector<std::string
 
 Result<ContainerEdits> Node::allocate(Resource resource, const std::vector<std::string>& ids) {
   if (ids.empty()) return error_format("%.200s: a container asks for none of it", name_of(resource).c_str());
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   switch (resource) {
     case Resource::kGpu: {
       std::vector<std::string> uuids = distinct_gpus(ids);
@@ -113,7 +113,7 @@ Result<ContainerEdits> Node::allocate(Resource resource, const std::vector<std::
 }
 
 Admission Node::admit(Resource resource, const std::vector<std::string>& ids) {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   if (!allocations_.lists_exactly(resource, ids)) {
     const std::optional<Checkpoint> known = checkpoint();
     if (auto init = known ? init_container_with(*known, resource, ids, allocations_.listed()) : std::nullopt) {
@@ -128,7 +128,7 @@ Admission Node::admit(Resource resource, const std::vector<std::string>& ids) {
 
 void Node::update(std::vector<HeldDevices> listed) {
   if (listener_.updated) listener_.updated(listed);
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   if (!init_containers_.empty()) {
     const std::optional<Checkpoint> known = checkpoint();
     if (known) std::erase_if(init_containers_, [&](const HeldDevices& init) { return !is_there(*known, init); });
@@ -158,7 +158,7 @@ std::optional<Checkpoint> Node::checkpoint() const {
 }
 
 bool Node::set_health(const std::string& uuid, bool healthy) {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   std::vector<Gpu> gpus = allocations_.gpus();
   auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& one) { return one.uuid == uuid; });
   if (gpu == gpus.end() || gpu->healthy == healthy) return false;
@@ -168,7 +168,7 @@ bool Node::set_health(const std::string& uuid, bool healthy) {
 }
 
 std::vector<GpuLoad> Node::loads() const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   return allocations_.loads();
 }
 

@@ -4,11 +4,11 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kubernetes/devices/cdi.h"
 #include "kubernetes/devices/container_edits.h"
 #include "kubernetes/devices/device_allocations.h"
@@ -54,17 +54,17 @@ class Node {
 
  private:
   Node(const Settings& settings, InstalledFiles files, std::vector<Gpu> gpus);
-  void save_record();
+  void save_record() REQUIRES(mutex_);
   std::optional<Checkpoint> checkpoint() const;
   std::string record_file() const { return settings_.install_dir + "/grants.json"; }
 
   const Settings settings_;
   const InstalledFiles files_;
   Listener listener_;
-  mutable std::mutex mutex_;
-  DeviceAllocations allocations_;             // guarded by mutex_
-  CdiSpecs cdi_;                              // guarded by mutex_
-  std::vector<HeldDevices> init_containers_;  // guarded by mutex_; that started, until their pod is gone
+  mutable Mutex mutex_;
+  DeviceAllocations allocations_ GUARDED_BY(mutex_);
+  CdiSpecs cdi_ GUARDED_BY(mutex_);
+  std::vector<HeldDevices> init_containers_ GUARDED_BY(mutex_);  // that started, until their pod is gone
 };
 
 }  // namespace nvshare::kubernetes

@@ -27,7 +27,7 @@ Plugin::~Plugin() {
   health_.reset();
   kubelet_.cancel();
   registrar_->stop();
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   servers_.clear();
 }
 
@@ -38,17 +38,17 @@ void Plugin::set_health(const std::string& uuid, bool healthy, const std::string
   } else {
     spdlog::error("{} is unhealthy: {}", uuid, why);
   }
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   for (const auto& [resource, server] : servers_) server->publish();
 }
 
 bool Plugin::serving() {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   return !servers_.empty() && std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one.second->reachable(); });
 }
 
 Result<void> Plugin::serve() {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   // All at once: a kubelet that deleted one socket deletes them all. First the old ones go, because each removes what lies at its path.
   servers_.clear();
   for (Resource resource : node_->resources()) {
@@ -106,7 +106,7 @@ bool Plugin::is_anothers(std::string_view socket) const {
 
 bool Plugin::heard() {
   if (containers_come_.exchange(false)) (void)look_for_others();  // it reports another plugin
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   return std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one.second->watchers() > 0; });
 }
 

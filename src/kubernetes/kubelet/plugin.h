@@ -6,8 +6,8 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "kubernetes/devices/gpus.h"
 #include "kubernetes/kubelet/allocation_worker.h"
 #include "kubernetes/kubelet/device_plugin_server.h"
@@ -48,8 +48,8 @@ class Plugin {
   bool record_is_read_ = false;               // of the registrar's thread: as it was right before the first registration
   std::atomic<bool> containers_come_{false};  // since others were looked for
   AllocationWorker worker_;
-  std::mutex mutex_;
-  std::map<Resource, std::unique_ptr<DevicePluginServer>> servers_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<Resource, std::unique_ptr<DevicePluginServer>> servers_ GUARDED_BY(mutex_);
   std::unique_ptr<Registrar> registrar_;
   std::unique_ptr<HealthWatch> health_;
 };

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/nanoseconds.h"
+
 namespace nvshare::kubernetes {
 
 EventRecorder::EventRecorder(ApiServerAddress address, std::string node, Pace pace)
@@ -12,7 +14,7 @@ EventRecorder::EventRecorder(ApiServerAddress address, std::string node, Pace pa
 
 EventRecorder::~EventRecorder() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_one();
@@ -24,7 +26,7 @@ void EventRecorder::record(PodLimits::Notice notice) {
   spdlog::warn("{}/{}: {}", notice.name_space, notice.name, notice.text);
   const auto now = Clock::now();
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
     waiting_.push_back({std::move(notice), api_time_now(), now, now + pace_.patience, pace_.first_pause});
   }
@@ -68,16 +70,16 @@ bool EventRecorder::is_taken(const Waiting& one) {
 }
 
 void EventRecorder::run() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (true) {
     const auto next = std::min_element(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
     if (stop_) return;
     if (next == waiting_.end()) {
-      changed_.wait(lock);
+      changed_.wait(mutex_);
       continue;
     }
     if (next->due > Clock::now()) {
-      changed_.wait_until(lock, Clock::time_point(next->due));  // a copy: the queue may change meanwhile
+      changed_.wait_until(mutex_, nanoseconds_of(next->due));
       continue;
     }
     Waiting one = std::move(*next);

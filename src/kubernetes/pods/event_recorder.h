@@ -4,12 +4,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "kubernetes/pods/api_server.h"
 #include "kubernetes/pods/pod_limits.h"
 
@@ -47,11 +46,11 @@ class EventRecorder {
   ApiServer server_;
   const std::string node_;
   const Pace pace_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Waiting> waiting_;  // guarded by mutex_; as they were recorded
-  bool stop_ = false;            // guarded by mutex_
-  std::thread thread_;           // last
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Waiting> waiting_ GUARDED_BY(mutex_);  // as they were recorded
+  bool stop_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last
 };
 
 }  // namespace nvshare::kubernetes

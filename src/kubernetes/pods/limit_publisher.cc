@@ -47,7 +47,7 @@ LimitPublisher::LimitPublisher(std::string runtime_dir)
 
 LimitPublisher::~LimitPublisher() {
   {
-    std::lock_guard lock(wanted_mutex_);
+    Lock lock(wanted_mutex_);
     stop_ = true;
   }
   wake();
@@ -65,7 +65,7 @@ void LimitPublisher::wait(int scheduler, milliseconds longest) {
 
 void LimitPublisher::set_wanted(const Pods& pods, bool complete) {
   {
-    std::lock_guard lock(wanted_mutex_);
+    Lock lock(wanted_mutex_);
     ByUid before = std::exchange(wanted_, {});
     for (const PodRequest& pod : pods) {
       before.erase(pod.uid);
@@ -80,7 +80,7 @@ void LimitPublisher::set_wanted(const Pods& pods, bool complete) {
 }
 
 Result<void> LimitPublisher::publish() {
-  std::lock_guard lock(connection_mutex_);
+  Lock lock(connection_mutex_);
   const bool was_connected = scheduler_.has_value();
   Result<void> done = publish_difference();
   // The scheduler that was there may have ended meanwhile; another one may be there already.
@@ -90,7 +90,7 @@ Result<void> LimitPublisher::publish() {
 }
 
 LimitPublisher::Difference LimitPublisher::difference() {
-  std::lock_guard lock(wanted_mutex_);
+  Lock lock(wanted_mutex_);
   Difference difference;
   difference.complete = complete_ && !published_complete_;
   for (const auto& [uid, pod] : wanted_) {
@@ -108,7 +108,7 @@ LimitPublisher::Difference LimitPublisher::difference() {
 }
 
 void LimitPublisher::note_published(const Difference& sent) {
-  std::lock_guard lock(wanted_mutex_);
+  Lock lock(wanted_mutex_);
   if (sent.complete) published_.clear();
   for (const PodRequest& pod : sent.pods) {
     if (pod.gone) {
@@ -120,7 +120,7 @@ void LimitPublisher::note_published(const Difference& sent) {
   }
   published_complete_ = published_complete_ || sent.complete;
   // What a complete list did not name is gone there; what was named in it may have ended while it was sent.
-  if (sent.complete) std::erase_if(gone_, [this](const std::string& uid) { return !published_.contains(uid); });
+  if (sent.complete) std::erase_if(gone_, [this](const std::string& uid) REQUIRES(connection_mutex_) { return !published_.contains(uid); });
 }
 
 Result<void> LimitPublisher::publish_difference() {
@@ -145,7 +145,7 @@ Result<void> LimitPublisher::publish_difference() {
 }
 
 int LimitPublisher::descriptor() {
-  std::lock_guard lock(connection_mutex_);
+  Lock lock(connection_mutex_);
   return scheduler_ ? scheduler_->descriptor() : -1;
 }
 
@@ -155,7 +155,7 @@ void LimitPublisher::run() {
   while (true) {
     bool is_set = false;
     {
-      std::lock_guard lock(wanted_mutex_);
+      Lock lock(wanted_mutex_);
       if (stop_) return;
       is_set = is_set_;
     }
@@ -165,7 +165,7 @@ void LimitPublisher::run() {
     }
     Result<void> done = {};
     {
-      std::lock_guard lock(connection_mutex_);
+      Lock lock(connection_mutex_);
       done = publish_difference();
     }
     if (!done) {

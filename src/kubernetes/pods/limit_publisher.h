@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "protocol/admin_client.h"
 
 namespace nvshare::kubernetes {
@@ -44,25 +44,25 @@ class LimitPublisher {
     bool complete = false;  // everything, and that it is everything
   };
   void run();
-  int descriptor();                   // of the connection; -1: there is none
-  Result<void> publish_difference();  // these three with connection_mutex_ held
-  Difference difference();
-  void note_published(const Difference& sent);
+  int descriptor();  // of the connection; -1: there is none
+  Result<void> publish_difference() REQUIRES(connection_mutex_);
+  Difference difference() REQUIRES(connection_mutex_);
+  void note_published(const Difference& sent) REQUIRES(connection_mutex_);
   void wait(int scheduler, std::chrono::milliseconds longest);
   void wake();
 
   const std::string runtime_dir_;
-  FileDescriptor wake_;                               // eventfd
-  std::mutex connection_mutex_;                       // taken first, and held while the scheduler answers
-  std::optional<protocol::admin::Client> scheduler_;  // guarded by connection_mutex_, as the next two
-  ByUid published_;                                   // what this connection's scheduler has taken
-  bool published_complete_ = false;
-  std::mutex wanted_mutex_;     // taken second; nothing waits with it held
-  ByUid wanted_;                // guarded by wanted_mutex_, as the next four
-  std::set<std::string> gone_;  // no longer wanted, and not known to be taken
-  bool is_set_ = false;
-  bool complete_ = false;
-  bool stop_ = false;
+  FileDescriptor wake_;     // eventfd
+  Mutex connection_mutex_;  // taken first, and held while the scheduler answers
+  std::optional<protocol::admin::Client> scheduler_ GUARDED_BY(connection_mutex_);
+  ByUid published_ GUARDED_BY(connection_mutex_);  // what this connection's scheduler has taken
+  bool published_complete_ GUARDED_BY(connection_mutex_) = false;
+  Mutex wanted_mutex_;  // taken second; nothing waits with it held
+  ByUid wanted_ GUARDED_BY(wanted_mutex_);
+  std::set<std::string> gone_ GUARDED_BY(wanted_mutex_);  // no longer wanted, and not known to be taken
+  bool is_set_ GUARDED_BY(wanted_mutex_) = false;
+  bool complete_ GUARDED_BY(wanted_mutex_) = false;
+  bool stop_ GUARDED_BY(wanted_mutex_) = false;
   std::thread thread_;  // last
 };
 

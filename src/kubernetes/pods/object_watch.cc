@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/nanoseconds.h"
+
 namespace nvshare::kubernetes {
 namespace {
 
@@ -44,7 +46,7 @@ ObjectWatch::ObjectWatch(ApiServerAddress address, Watched watched, Listener lis
 
 ObjectWatch::~ObjectWatch() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stop_ = true;
   }
   stopped_.notify_one();
@@ -59,7 +61,7 @@ void ObjectWatch::run() {
     bool heard = false;
     Result<void> ok = version_.empty() || latest_wanted_ ? list() : watch(&heard);
     {
-      std::lock_guard lock(mutex_);
+      Lock lock(mutex_);
       if (stop_) return;
     }
     if (ok || heard) {
@@ -78,8 +80,8 @@ void ObjectWatch::run() {
 // Between half and all of it, so that a cluster's nodes do not come back at the same moment.
 void ObjectWatch::pause(milliseconds longest) {
   const milliseconds time = longest / 2 + milliseconds(random_() % static_cast<unsigned long>(longest.count() / 2 + 1));
-  std::unique_lock lock(mutex_);
-  stopped_.wait_for(lock, time, [this] { return stop_; });
+  Lock lock(mutex_);
+  stopped_.wait_for(mutex_, nanoseconds_of(time), [this]() REQUIRES(mutex_) { return stop_; });
 }
 
 Result<void> ObjectWatch::list() {

@@ -5,14 +5,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kubernetes/pods/api_server.h"
 #include "kubernetes/pods/pod_answers.h"
 
@@ -63,9 +62,9 @@ class ObjectWatch {
   bool latest_wanted_ = false;  // the list must be the latest, not just one not older than version_
   std::minstd_rand random_;
   std::atomic<int> lists_{0};
-  std::mutex mutex_;
-  std::condition_variable stopped_;
-  bool stop_ = false;   // guarded by mutex_
+  Mutex mutex_;
+  Condition stopped_;
+  bool stop_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last
 };
 

@@ -22,9 +22,9 @@ PodLimitController::PodLimitController(const Options& options)
       allocations_known_(options.kubelet_dir.empty()),
       publisher_(options.runtime_dir) {
   if (watches_) recorder_.emplace(options.api_server, options.node, options.event_pace);
-  if (!options.record_dir.empty()) restore(options.record_dir);
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
+    if (!options.record_dir.empty()) restore(options.record_dir);
     publish();
   }
   if (!options.kubelet_dir.empty()) {
@@ -69,7 +69,7 @@ std::vector<PodRequest> PodLimitController::all() const {
 }
 
 std::vector<PodRequest> PodLimitController::limits() const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   return all();
 }
 
@@ -79,7 +79,7 @@ void PodLimitController::publish() { publisher_.set_wanted(all(), heard_ && allo
 
 void PodLimitController::granted(const Checkpoint& checkpoint) {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     allocations_.read(checkpoint);
     allocations_known_ = allocations_.known();
     publish();
@@ -89,7 +89,7 @@ void PodLimitController::granted(const Checkpoint& checkpoint) {
 
 void PodLimitController::held(const std::vector<HeldDevices>& listed) {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     allocations_.named(listed);
     publish();
   }
@@ -97,7 +97,7 @@ void PodLimitController::held(const std::vector<HeldDevices>& listed) {
 }
 
 bool PodLimitController::all_named() const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   return allocations_.all_named();
 }
 
@@ -109,7 +109,7 @@ void PodLimitController::noticed(const std::vector<protocol::admin::PodNotice>& 
     if (notice.reason == "NotShared") event.text += not_shared_hint_;
     std::string name;
     {
-      std::lock_guard lock(mutex_);
+      Lock lock(mutex_);
       for (const PodRequest& pod : all()) {
         if (pod.uid == notice.uid) name = pod.name;
       }
@@ -134,7 +134,7 @@ void PodLimitController::noticed(const std::vector<protocol::admin::PodNotice>& 
 std::optional<WatchedPod> PodLimitController::read(const std::string& pod) const {
   Result<WatchedPod> read = read_pod(pod, resources_);
   if (read) {
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     const PodAllocations::Pod* granted = allocations_.find(read->uid);
     if (const PodAllocations::Pod* mirrored = allocations_.find(read->mirror_of);
         mirrored != nullptr && mirrored->name == read->name_space + "/" + read->name) {
@@ -162,7 +162,7 @@ void PodLimitController::listed(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     if (auto pod = read(text)) pods.push_back(std::move(*pod));
   }
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   PodLimits::Changes changes = limits_.replace(pods);
   heard_ = true;
   publish();
@@ -173,7 +173,7 @@ void PodLimitController::listed(const std::vector<std::string>& texts) {
 void PodLimitController::changed(const std::string& text) {
   auto pod = read(text);
   if (!pod) return;
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   PodLimits::Changes changes = limits_.update(*pod);
   if (!changes.limits.empty()) publish();
   lock.unlock();
@@ -183,7 +183,7 @@ void PodLimitController::changed(const std::string& text) {
 void PodLimitController::deleted(const std::string& text) {
   auto pod = read(text);
   if (!pod) return;
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   PodLimits::Changes changes = limits_.remove(pod->uid);
   if (!changes.limits.empty()) publish();
   lock.unlock();
@@ -207,7 +207,7 @@ void PodLimitController::restore(const std::string& folder) {
   };
   const auto keep = [this](const std::string& file, const auto& of, const std::string& there) {
     store_.add(file, there, [this, &of] {
-      std::lock_guard lock(mutex_);
+      Lock lock(mutex_);
       return of.record();
     });
   };

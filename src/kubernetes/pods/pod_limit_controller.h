@@ -6,11 +6,11 @@
 // anything from pods that it does not name.
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "base/mutex.h"
 #include "kubernetes/devices/device_allocations.h"
 #include "kubernetes/pods/checkpoint_watch.h"
 #include "kubernetes/pods/event_recorder.h"
@@ -58,19 +58,19 @@ class PodLimitController {
   void granted(const Checkpoint& checkpoint);
   std::optional<WatchedPod> read(const std::string& pod) const;
   void report(PodLimits::Changes changes);
-  void restore(const std::string& folder);
-  std::vector<protocol::admin::PodRequest> all() const;  // under mutex_
-  void publish();                                        // the same
+  void restore(const std::string& folder) REQUIRES(mutex_);
+  std::vector<protocol::admin::PodRequest> all() const REQUIRES(mutex_);
+  void publish() REQUIRES(mutex_);
 
   const ResourceNames resources_;
   const bool watches_;
   const NamespaceMaxima maxima_;
   const std::string not_shared_hint_;
-  mutable std::mutex mutex_;
-  PodLimits limits_;                // guarded by mutex_
-  PodAllocations allocations_;      // the same
-  bool heard_ = false;              // the same: the API server has listed its pods, or is not asked
-  bool allocations_known_ = false;  // the same: and so are the kubelet's
+  mutable Mutex mutex_;
+  PodLimits limits_ GUARDED_BY(mutex_);
+  PodAllocations allocations_ GUARDED_BY(mutex_);
+  bool heard_ GUARDED_BY(mutex_) = false;              // the API server has listed its pods, or is not asked
+  bool allocations_known_ GUARDED_BY(mutex_) = false;  // and so are the kubelet's
   // In this order: a part that calls ends before the one that it calls.
   std::optional<EventRecorder> recorder_;
   LimitPublisher publisher_;

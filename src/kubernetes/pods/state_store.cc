@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/nanoseconds.h"
 #include "kubernetes/files.h"
 
 namespace nvshare::kubernetes {
@@ -12,7 +13,7 @@ StateStore::StateStore(std::chrono::milliseconds pause) : pause_(pause), thread_
 
 StateStore::~StateStore() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stop_ = true;
   }
   wake_.notify_one();
@@ -25,16 +26,16 @@ void StateStore::add(std::string path, std::string there, std::function<std::str
 
 void StateStore::changed() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     due_ = true;
   }
   wake_.notify_one();
 }
 
 void StateStore::run() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   for (bool stops = false; !stops;) {
-    wake_.wait(lock, [this] { return stop_ || due_; });
+    wake_.wait(mutex_, [this]() REQUIRES(mutex_) { return stop_ || due_; });
     due_ = false;
     stops = stop_;
     lock.unlock();
@@ -42,7 +43,7 @@ void StateStore::run() {
     for (File& file : files_) all_written = write(file) && all_written;
     lock.lock();
     if (all_written || stops) continue;
-    wake_.wait_for(lock, pause_, [this] { return stop_; });
+    wake_.wait_for(mutex_, nanoseconds_of(pause_), [this]() REQUIRES(mutex_) { return stop_; });
     due_ = true;
   }
 }

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace nvshare::kubernetes {
 
@@ -36,10 +36,10 @@ class StateStore {
 
   const std::chrono::milliseconds pause_;
   std::vector<File> files_;  // of the store's thread, after the first changed()
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool due_ = false;    // guarded by mutex_
-  bool stop_ = false;   // guarded by mutex_
+  Mutex mutex_;
+  Condition wake_;
+  bool due_ GUARDED_BY(mutex_) = false;
+  bool stop_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last
 };
 

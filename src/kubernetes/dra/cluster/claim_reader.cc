@@ -16,7 +16,7 @@ std::string claim_path(const ClaimName& name) {
 }
 
 std::unique_ptr<ApiServer> ClaimReader::take() {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   if (interrupted_) return nullptr;
   std::unique_ptr<ApiServer> server;
   if (free_.empty()) {
@@ -30,13 +30,13 @@ std::unique_ptr<ApiServer> ClaimReader::take() {
 }
 
 void ClaimReader::put_back(std::unique_ptr<ApiServer> server) {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   std::erase(busy_, server.get());
   if (!interrupted_ && free_.size() < kFreeMax) free_.push_back(std::move(server));
 }
 
 void ClaimReader::interrupt() {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   interrupted_ = true;
   for (ApiServer* server : busy_) server->interrupt();
 }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kubernetes/dra/claim.h"
 #include "kubernetes/pods/api_server.h"
 
@@ -25,10 +25,10 @@ class ClaimReader {
   void put_back(std::unique_ptr<ApiServer> server);
 
   const ApiServerAddress address_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<ApiServer>> free_;  // guarded by mutex_, as the next two; they keep connections
-  std::vector<ApiServer*> busy_;
-  bool interrupted_ = false;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<ApiServer>> free_ GUARDED_BY(mutex_);  // they keep connections
+  std::vector<ApiServer*> busy_ GUARDED_BY(mutex_);
+  bool interrupted_ GUARDED_BY(mutex_) = false;
 };
 
 // "/apis/resource.k8s.io/v1/namespaces/NS/resourceclaims/NAME".

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/nanoseconds.h"
 #include "kubernetes/dra/share_config.h"
 
 namespace nvshare::kubernetes::dra {
@@ -41,7 +42,7 @@ SliceController::SliceController(Options options, DeviceModels devices)
 
 SliceController::~SliceController() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
@@ -51,7 +52,7 @@ SliceController::~SliceController() {
 
 void SliceController::look_again() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     dirty_ = true;
   }
   changed_.notify_all();
@@ -59,22 +60,22 @@ void SliceController::look_again() {
 
 void SliceController::set_devices(DeviceModels devices) {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     devices_ = std::move(devices);
   }
   look_again();
 }
 
 std::optional<std::string> SliceController::trouble() const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   return trouble_;
 }
 
 // Through the pause whatever happens, then until there is something to do.
 bool SliceController::wait_for_work(milliseconds pause) {
-  std::unique_lock lock(mutex_);
-  if (pause.count() > 0) changed_.wait_for(lock, pause, [this] { return stop_; });
-  if (pause.count() == 0) changed_.wait(lock, [this] { return stop_ || dirty_; });
+  Lock lock(mutex_);
+  if (pause.count() > 0) changed_.wait_for(mutex_, nanoseconds_of(pause), [this]() REQUIRES(mutex_) { return stop_; });
+  if (pause.count() == 0) changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return stop_ || dirty_; });
   dirty_ = false;
   return !stop_;
 }
@@ -86,7 +87,7 @@ void SliceController::run() {
   while (wait_for_work(pause)) {
     const Result<bool> wrote = step();
     {
-      std::lock_guard lock(mutex_);
+      Lock lock(mutex_);
       if (stop_) return;
     }
     note(wrote);
@@ -101,7 +102,7 @@ void SliceController::note(const Result<bool>& done) {
   if (done && *done) trouble = "just written";
   std::optional<std::string> before;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     before = std::exchange(trouble_, trouble);
   }
   if (!done && before != trouble) spdlog::warn("ResourceSlices of {}: {}; it is tried again", options_.node, *trouble);
@@ -111,7 +112,7 @@ void SliceController::note(const Result<bool>& done) {
 Result<bool> SliceController::step() {
   DeviceModels devices;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     devices = devices_;
   }
   Result<std::vector<Json>> seen = list();

@@ -4,12 +4,11 @@
 // The watch only says that something happened; what is there is listed before each step, so that an old event never leads to a write.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "kubernetes/dra/device_model.h"
 #include "kubernetes/dra/resource_slices.h"
 #include "kubernetes/pods/api_server.h"
@@ -52,12 +51,12 @@ class SliceController {
   const std::string slices_path_;
   ApiServer server_;  // of the thread, as the next
   NodeIdentity node_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  DeviceModels devices_;  // guarded by mutex_, as the next three
-  std::optional<std::string> trouble_ = "not published yet";
-  bool dirty_ = true;
-  bool stop_ = false;
+  mutable Mutex mutex_;
+  Condition changed_;
+  DeviceModels devices_ GUARDED_BY(mutex_);
+  std::optional<std::string> trouble_ GUARDED_BY(mutex_) = "not published yet";
+  bool dirty_ GUARDED_BY(mutex_) = true;
+  bool stop_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
   ObjectWatch watch_;  // last
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/nanoseconds.h"
 #include "kubernetes/dra/cluster/claim_reader.h"
 #include "kubernetes/dra/quantity.h"
 
@@ -42,7 +43,7 @@ StatusWriter::StatusWriter(ApiServerAddress address, std::string pool, Pace pace
 
 StatusWriter::~StatusWriter() {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_one();
@@ -52,7 +53,7 @@ StatusWriter::~StatusWriter() {
 
 void StatusWriter::prepared(const Claim& claim) {
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     std::erase_if(waiting_, [&](const Waiting& one) { return one.claim.uid == claim.uid; });
     if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
     waiting_.push_back({claim, Clock::now(), pace_.first_pause, 0});
@@ -78,7 +79,7 @@ void StatusWriter::after(Waiting one, const Result<void>& done) {
                  done.error().text);
     return;
   }
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   const bool is_newer =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& other) { return other.claim.uid == one.claim.uid; });
   if (is_newer || waiting_.size() >= kWaitingMax) return;
@@ -88,15 +89,15 @@ void StatusWriter::after(Waiting one, const Result<void>& done) {
 }
 
 void StatusWriter::run() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (!stop_) {
     const auto next = std::min_element(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
     if (next == waiting_.end()) {
-      changed_.wait(lock);
+      changed_.wait(mutex_);
       continue;
     }
     if (next->due > Clock::now()) {
-      changed_.wait_until(lock, Clock::time_point(next->due));  // a copy: the queue may change meanwhile
+      changed_.wait_until(mutex_, nanoseconds_of(next->due));
       continue;
     }
     Waiting one = std::move(*next);

@@ -3,12 +3,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "kubernetes/dra/claim.h"
 #include "kubernetes/pods/api_server.h"
 
@@ -48,11 +47,11 @@ class StatusWriter {
   ApiServer server_;
   const std::string pool_;
   const Pace pace_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Waiting> waiting_;  // guarded by mutex_
-  bool stop_ = false;            // guarded by mutex_
-  std::thread thread_;           // last
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
+  bool stop_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last
 };
 
 }  // namespace nvshare::kubernetes::dra

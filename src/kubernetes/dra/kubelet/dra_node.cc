@@ -131,7 +131,7 @@ DraNode::~DraNode() {
 }
 
 void DraNode::set_health(const std::string& uuid, bool healthy, const std::string& why) {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   bool changed = false;
   for (DeviceFacts& one : gpus_) {
     if (one.gpu.uuid != uuid || one.ailment == (healthy ? "" : why)) continue;

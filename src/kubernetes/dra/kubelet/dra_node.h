@@ -3,10 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kubernetes/devices/gpus.h"
 #include "kubernetes/dra/claim_driver.h"
 #include "kubernetes/dra/cluster/claim_reader.h"
@@ -52,8 +52,8 @@ class DraNode {
   void noticed(const std::vector<protocol::admin::PodNotice>& notices);
 
   const Options options_;
-  std::mutex mutex_;
-  std::vector<DeviceFacts> gpus_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<DeviceFacts> gpus_ GUARDED_BY(mutex_);
   ClaimReader reader_;
   // In this order: a part that calls ends before the one that it calls.
   StatusWriter status_;

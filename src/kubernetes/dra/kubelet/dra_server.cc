@@ -6,11 +6,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <ctime>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
+#include "base/nanoseconds.h"
 #include "nvshare_dra_health_v1.grpc.pb.h"
 #include "nvshare_dra_health_v1alpha1.grpc.pb.h"
 #include "nvshare_dra_v1.grpc.pb.h"
@@ -108,41 +108,41 @@ class HealthBoard {
 
   void set(const std::string& pool, const DeviceModels& devices) {
     {
-      std::lock_guard lock(mutex_);
+      Lock lock(mutex_);
       news_ = {news_.number + 1, pool, devices};
     }
     changed_.notify_all();
   }
   void stop() {
     {
-      std::lock_guard lock(mutex_);
+      Lock lock(mutex_);
       stop_ = true;
     }
     changed_.notify_all();
   }
   bool enter() {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     return !stop_ && watchers_ < kHealthWatchersMax && ++watchers_ > 0;
   }
   void leave() {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     --watchers_;
   }
   // What is new since `seen`, or the same again after the interval. Nothing: the server ends.
   std::optional<News> wait(uint64_t seen) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stop_ || news_.number > 0; });
-    changed_.wait_for(lock, kHealthInterval, [&] { return stop_ || news_.number > seen; });
+    Lock lock(mutex_);
+    changed_.wait(mutex_, [&]() REQUIRES(mutex_) { return stop_ || news_.number > 0; });
+    changed_.wait_for(mutex_, nanoseconds_of(kHealthInterval), [&]() REQUIRES(mutex_) { return stop_ || news_.number > seen; });
     if (stop_) return std::nullopt;
     return news_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  News news_;
-  int watchers_ = 0;
-  bool stop_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  News news_ GUARDED_BY(mutex_);
+  int watchers_ GUARDED_BY(mutex_) = 0;
+  bool stop_ GUARDED_BY(mutex_) = false;
 };
 
 template <typename Base, typename Request, typename Response>
