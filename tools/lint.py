@@ -39,6 +39,15 @@ PURE_HEADERS = set(
 # What those headers declare all the same.
 IMPURE_CALL = re.compile(r"\b(clock_gettime|gettimeofday|(?:std::)?s?rand|getenv|setenv|system|nanosleep)\s*\(")
 
+# What clang's thread-safety analysis does not know.
+PLAIN_MUTEX = re.compile(
+    r"\bstd::((recursive_|shared_)?(timed_)?mutex|condition_variable(_any)?|lock_guard|unique_lock|shared_lock|scoped_lock)\b"
+    r"|\bpthread_(mutex|cond|rwlock|spinlock)_t\b"
+)
+MUTEXES_ARE_MADE_IN = "src/base/mutex.h"
+# The class of spdlog's that this file derives from takes it as its argument.
+PLAIN_MUTEX_MAY = {"src/scheduler/log.h": ("std::mutex",)}
+
 # What makes files that are checked in; each has --check.
 GENERATORS = ("tools/generate_entry_points.py", "bench/plots.py")
 
@@ -156,6 +165,19 @@ def check_includes(arguments):
             included = re.match(r'\s*#\s*include\s*"interposer/(?:(\w+)/)?', line)
             if included and included[1] and included[1] not in may:
                 problems.append(f"{path}:{number}: {INTERPOSER}{folder} may not use {included[1]}/ (README.md there): {line.strip()}")
+    return problems
+
+
+def check_mutexes(arguments):
+    """Mutexes of src/ are base/mutex.h's, which clang's thread-safety analysis knows. Tests may have the standard library's."""
+    problems = []
+    for path in tracked_files():
+        if not path.startswith("src/") or path == MUTEXES_ARE_MADE_IN or not is_cpp(path) or is_test(path):
+            continue
+        for number, line in enumerate((text_of(path) or "").splitlines(), 1):
+            found = PLAIN_MUTEX.search(line.split("//", 1)[0])
+            if found and found[0] not in PLAIN_MUTEX_MAY.get(path, ()):
+                problems.append(f"{path}:{number}: {found[0]}: base/mutex.h has the ones that clang can check, with GUARDED_BY for members")
     return problems
 
 
@@ -368,6 +390,7 @@ CHECKS = {
     "length": check_length,
     "pure": check_pure,
     "includes": check_includes,
+    "mutexes": check_mutexes,
     "sizes": check_sizes,
     "words": check_words,
     "subjects": check_subjects,
