@@ -47,7 +47,7 @@ std::string gpu_table(const StatusReport& status) {
       swapped += client.swapped;
       ++clients;
     }
-    table.add({std::to_string(i), gpu.name, bytes_of(gpu.total) + (gpu.told ? " (told)" : ""), bytes_of(resident), bytes_of(swapped),
+    table.add({std::to_string(i), gpu.name, bytes_of(gpu.total) + (gpu.told ? " (configured)" : ""), bytes_of(resident), bytes_of(swapped),
                gpu.nvml ? bytes_of(gpu.foreign) : "unknown", bytes_of(gpu.overhead), bytes_of(gpu.safe_limit), std::to_string(clients),
                std::to_string(gpu.switches), format_duration(gpu.switch_time_ns), bandwidth_of(gpu.bandwidth_out),
                bandwidth_of(gpu.bandwidth_in)});

@@ -97,9 +97,9 @@ struct UsageReport {
 struct GpuReport {
   std::string uuid;  // "GPU-xxxxxxxx-..."
   std::string name;
-  int64_t total = 0;       // the GPU's memory, or what the scheduler was told it has
+  int64_t total = 0;       // the GPU's memory, or what the scheduler is configured to take it for
   int64_t real_total = 0;  // the GPU's memory
-  bool told = false;       // total comes from NVSHARE_GPU_PHYSICAL_MEMORY_MB
+  bool told = false;       // total is configured, by NVSHARE_GPU_PHYSICAL_MEMORY_MB
   int64_t foreign = 0;     // used by programs that are not clients
   int64_t safe_limit = 0;  // what may be resident
   int64_t overhead = 0;    // contexts of all clients

@@ -63,7 +63,7 @@ void Engine::size_gpu(policy::GpuId id, int64_t claimed, policy::Instant now) {
   gpu.total = settings_.gpu_physical_memory ? std::min(*settings_.gpu_physical_memory, gpu.real_total) : gpu.real_total;
   if (gpu.total == before) return;
   spdlog::info("{} ({}): {} MiB{}", gpu.uuid_text, gpu.name, gpu.total >> 20,
-               gpu.told() ? fmt::format(", as told, of {} MiB", gpu.real_total >> 20) : "");
+               gpu.configured() ? fmt::format(", as configured, of {} MiB", gpu.real_total >> 20) : "");
   apply(policy::GpuAppeared{id, gpu.total}, now);
 }
 

@@ -38,10 +38,10 @@ struct KnownGpu {
   std::optional<GpuLock> lock;
   ForeignMemoryWatch foreign;
   UtilizationMonitor use;
-  std::optional<GpuSample> sample;  // the last
-  bool prepares = false;            // some client was told to have host memory ready
-  bool told() const { return total < real_total; }
-  bool is_there() const { return !uuid_text.empty(); }  // else its place is free for another
+  std::optional<GpuSample> sample;                        // the last
+  bool prepares = false;                                  // some client was told to have host memory ready
+  bool configured() const { return total < real_total; }  // smaller than it is
+  bool is_there() const { return !uuid_text.empty(); }    // else its place is free for another
 };
 
 class Gpus {

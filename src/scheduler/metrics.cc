@@ -156,7 +156,8 @@ void tell_gpu(Families& out, const StatusReport& report, const GpuReport& gpu) {
   const Labels labels = {{"gpu", label_text(gpu.uuid)}};
   out.gauge("nvshare_gpu_info", "The GPU's name and how tenants share it now; always 1.",
             with(with(labels, "name", label_text(gpu.name)), "compute_mode", gpu.compute_mode), 1);
-  out.gauge("nvshare_gpu_memory_size_bytes", "The GPU's memory, or what the scheduler was told it has.", labels, number(gpu.total));
+  out.gauge("nvshare_gpu_memory_size_bytes", "The GPU's memory, or what the scheduler is configured to take it for.", labels,
+            number(gpu.total));
   if (gpu.nvml) {
     out.gauge("nvshare_gpu_memory_foreign_bytes", "Used by programs that are no clients.", labels, number(gpu.foreign));
   }

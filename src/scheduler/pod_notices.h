@@ -23,15 +23,15 @@ class PodNotices {
   bool add(const std::string& uid, const std::string& reason, const std::string& text, policy::Instant now) {
     auto [at, is_new] = all_.try_emplace({uid, reason});
     Entry& entry = at->second;
-    ++entry.untold;
+    ++entry.hidden;
     if (!is_new && now - entry.told_at < kInterval) return false;
     entry.told_at = now;
     // The time of the machine's start: so numbers go on where those of an earlier scheduler ended.
     last_ = std::max(last_ + 1, static_cast<uint64_t>(std::max<policy::Instant>(now, 0)));
     const std::string more =
-        entry.untold > 1 ? "; with it " + std::to_string(entry.untold) + " times since this was last told" : std::string();
+        entry.hidden > 1 ? "; with it " + std::to_string(entry.hidden) + " times since this was last reported" : std::string();
     entry.notice = {last_, uid, reason, text + more};
-    entry.untold = 0;
+    entry.hidden = 0;
     if (all_.size() > kMost) {
       all_.erase(std::min_element(all_.begin(), all_.end(),
                                   [](const auto& a, const auto& b) { return a.second.notice.number < b.second.notice.number; }));
@@ -52,7 +52,7 @@ class PodNotices {
   struct Entry {
     protocol::admin::PodNotice notice;
     policy::Instant told_at = 0;
-    uint64_t untold = 0;
+    uint64_t hidden = 0;
   };
   std::map<std::pair<std::string, std::string>, Entry> all_;  // by pod and reason
   uint64_t last_ = 0;

@@ -41,7 +41,7 @@ admin::GpuReport report_of(const KnownGpu& gpu, const policy::GpuView* view) {
   out.name = gpu.name;
   out.real_total = gpu.real_total;
   out.total = gpu.total > 0 ? gpu.total : gpu.real_total;
-  out.told = gpu.total > 0 && gpu.told();
+  out.told = gpu.total > 0 && gpu.configured();
   out.nvml = gpu.nvml;
   out.nvml_span_ns = gpu.use.span();
   out.nvml_unknown = gpu.use.unknown();

@@ -48,7 +48,7 @@ class Demo {
   Result<Outcome> play(bool paging) {
     fmt::print(stderr, "nvshare demo: {} jobs that need {} each, on {} with {}{}\n", plan().jobs, format_bytes(plan().job_bytes),
                outcome_.gpu.stand_in ? "a stand-in GPU" : outcome_.gpu.name, format_bytes(plan().gpu_bytes),
-               plan().told ? fmt::format(" (told; it has {})", format_bytes(outcome_.gpu.total)) : "");
+               plan().configured ? fmt::format(" (configured; it has {})", format_bytes(outcome_.gpu.total)) : "");
     if (auto ok = play_solo(); !ok) return ok.error();
     if (auto ok = play_shared(); !ok) return ok.error();
     if (paging && plan().paging_limit_s > 0) {

@@ -38,13 +38,13 @@ TEST(DemoPlan, AJobTakesThreeQuartersOfTheGpu) {
   EXPECT_EQ(plan.gpu_bytes, 512 * kMiB);
   EXPECT_EQ(plan.job_bytes, 384 * kMiB);
   EXPECT_EQ(plan.block_bytes * 24, plan.job_bytes);
-  EXPECT_FALSE(plan.told);
+  EXPECT_FALSE(plan.configured);
   EXPECT_GT(plan.paging_limit_s, 0);
 }
 
 TEST(DemoPlan, ARealGpuCountsAsNoMoreThanTheHostCanHold) {
   const Plan plan = make_plan({false, "Big", 140 * kGiB}, 16 * kGiB, 4);
-  EXPECT_TRUE(plan.told);
+  EXPECT_TRUE(plan.configured);
   EXPECT_LE(plan.job_bytes * 4, 16 * kGiB);
   EXPECT_NEAR(static_cast<double>(plan.job_bytes) / static_cast<double>(plan.gpu_bytes), 0.75, 0.02);
   EXPECT_EQ(plan.paging_limit_s, 0);

@@ -21,7 +21,7 @@ Plan make_plan(const Gpu& gpu, uint64_t host_available, int jobs) {
     // All jobs together hold 0.75 * jobs of this, and all of it may be in host memory at once; beyond 12 GiB the demo only takes longer.
     const auto by_host = static_cast<uint64_t>(static_cast<double>(host_available) * 0.7 / (0.75 * jobs));
     plan.gpu_bytes = std::min({gpu.total, by_host, 12 * kGiB}) / kMiB * kMiB;
-    plan.told = plan.gpu_bytes < gpu.total;
+    plan.configured = plan.gpu_bytes < gpu.total;
   }
   plan.job_bytes = plan.gpu_bytes / 4 * 3 / (kBlocks * kMiB) * (kBlocks * kMiB);
   plan.block_bytes = plan.job_bytes / kBlocks;

@@ -15,9 +15,9 @@ struct Gpu {
 
 struct Plan {
   int jobs = 4;
-  uint64_t gpu_bytes = 0;  // what the GPU counts as
-  bool told = false;       // less than it has: the scheduler is told so
-  uint64_t job_bytes = 0;  // 75 % of that
+  uint64_t gpu_bytes = 0;   // what the GPU counts as
+  bool configured = false;  // less than it has: the scheduler is configured so
+  uint64_t job_bytes = 0;   // 75 % of that
   uint64_t block_bytes = 0;
   uint64_t steps = 0;         // through all its memory
   uint64_t compute_us = 0;    // for each block

@@ -108,7 +108,7 @@ std::string draw_outcome(const Outcome& outcome) {
   }
   return fmt::format("\n{} jobs of {} each on {} with {}{}\n\n{}", outcome.plan.jobs, format_bytes(outcome.plan.job_bytes),
                      outcome.gpu.name, format_bytes(outcome.plan.gpu_bytes),
-                     outcome.plan.told ? " (told; it has " + format_bytes(outcome.gpu.total) + ")" : "", table.draw());
+                     outcome.plan.configured ? " (configured; it has " + format_bytes(outcome.gpu.total) + ")" : "", table.draw());
 }
 
 std::string json_of(const Outcome& outcome) {

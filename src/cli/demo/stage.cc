@@ -139,7 +139,7 @@ Result<DemoScheduler> DemoScheduler::start(const Installation& installation, con
     environment["NVSHARE_MEMORY_RESERVE_PERCENT"] = "10";
     environment["NVSHARE_LOCK_DIR"] = runtime + "/locks";
   }
-  if (plan.told) environment["NVSHARE_GPU_PHYSICAL_MEMORY_MB"] = std::to_string(plan.gpu_bytes >> 20);
+  if (plan.configured) environment["NVSHARE_GPU_PHYSICAL_MEMORY_MB"] = std::to_string(plan.gpu_bytes >> 20);
 
   const std::string log_path = stage.directory() + "/scheduler.log";
   const FileDescriptor log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));

@@ -107,7 +107,7 @@ std::string span_of(const Model& model, size_t marks) {
 void draw_gpu(Screen& screen, const Model& model, const GpuPanel& gpu, size_t width) {
   const size_t bar = width - 34;
   Line head(fmt::format("GPU {} ", gpu.index), Style::kTitle);
-  head.add(gpu.report.name + (gpu.report.told ? " (told to be smaller)" : ""), Style::kTitle);
+  head.add(gpu.report.name + (gpu.report.told ? " (configured smaller)" : ""), Style::kTitle);
   const std::string traffic = fmt::format("swap out {}  in {}", rate_of(gpu.out_rate), rate_of(gpu.in_rate));
   head.fill_to(width > width_of(traffic) ? width - width_of(traffic) : 0);
   head.add(traffic);
