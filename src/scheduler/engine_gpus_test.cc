@@ -114,7 +114,7 @@ TEST_F(NamedGpus, ThoseThatNobodyUsesMakeRoomForOthers) {
   leaves(5);
   pass(120 * kOneSecond);
   EXPECT_FALSE(names(10, "user 1000", 1)) << "another's place is not its own";
-  EXPECT_FALSE(engine().parts().steps.broken_promise());
+  EXPECT_FALSE(engine().parts().steps.violated_invariant());
 }
 
 // What a tenant with a limit owed there stood for ever where no other tenant with one came.

@@ -120,7 +120,7 @@ class HostBudget {
 
   // ---- how things stand ----
   struct View {
-    policy::HostMemory for_policy;  // without what tenants use: books().sums()
+    policy::HostMemory for_policy;  // without what tenants use: ledger().sums()
     int64_t room = 0;               // more that could be swapped out, for people: by the tenant within its share that uses most
     int64_t budget = 0;             // that can be lent in all, as things stand
     int64_t reserved = 0;           // lent, in the making, or kept for a tenant's next use
@@ -138,7 +138,7 @@ class HostBudget {
     Bound bound = Bound::kNone;
   };
   ClientView view(policy::ClientId client) const;
-  const HostLedger& books() const { return ledger_; }
+  const HostLedger& ledger() const { return ledger_; }
 
  private:
   using Account = HostLedger::Account;

@@ -485,7 +485,7 @@ TEST(HostBudgetShares, WhatThePolicyReckonsWithIsLent) {
     const policy::HostMemory told = budget.view().for_policy;
     EXPECT_EQ(told.available, 23 * kGiB);
     EXPECT_EQ(budget.take_changed(), (std::set<policy::TenantId>{1, 2})) << "without who uses none";
-    EXPECT_EQ(budget.books().sums().used_by(1), 40 * kGiB);
+    EXPECT_EQ(budget.ledger().sums().used_by(1), 40 * kGiB);
     const int64_t uses = used[one - 1];
     ask(one, 1024 * kGiB);
     const int64_t more = budget.view(one).lent_process - uses;

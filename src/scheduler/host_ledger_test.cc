@@ -47,7 +47,7 @@ class RandomEvents {
         return settle();
     }
   }
-  std::string problem() const { return budget_.books().wrong_in_sums(); }
+  std::string problem() const { return budget_.ledger().wrong_in_sums(); }
 
  private:
   uint64_t below(uint64_t bound) { return std::uniform_int_distribution<uint64_t>(0, bound - 1)(random_); }

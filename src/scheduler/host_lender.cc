@@ -84,13 +84,13 @@ void HostLender::join(const Borrower& borrower, bool returns) {
 }
 
 bool HostLender::concerns(policy::ClientId client) const {
-  const HostLedger::Account* account = budget_.books().find(client);
+  const HostLedger::Account* account = budget_.ledger().find(client);
   return account != nullptr && account->has_or_wants();
 }
 
 void HostLender::leave(const Borrower& borrower) {
   budget_.leave(borrower.id);
-  if (budget_.books().unowned().has_left_some(borrower.id)) {
+  if (budget_.ledger().unowned().has_left_some(borrower.id)) {
     holders_[borrower.id] = {borrower.pid, borrower.start_time, borrower.gpu};
   } else {
     holders_.erase(borrower.id);
@@ -118,7 +118,7 @@ void HostLender::held(policy::ClientId client, const ArenaHeld& message) {
 
 int64_t HostLender::report(policy::ClientId client, int64_t ready, int64_t used) {
   const auto used_by = [&] {
-    const HostLedger::Account* account = budget_.books().find(client);
+    const HostLedger::Account* account = budget_.ledger().find(client);
     return account != nullptr ? account->used : 0;
   };
   const int64_t before = used_by();
@@ -153,7 +153,7 @@ void HostLender::update(const Settings& settings, int64_t elsewhere, bool force,
 }
 
 void HostLender::tell_room(policy::Instant now) {
-  const auto room = room_.update(budget_.view().for_policy, budget_.books().sums(), budget_.take_changed(), now);
+  const auto room = room_.update(budget_.view().for_policy, budget_.ledger().sums(), budget_.take_changed(), now);
   if (room) borrowers_.host_room_changed(*room, now);
 }
 
@@ -246,11 +246,11 @@ void HostLender::made(SegmentId segment, FileDescriptor memory) {
 
 void HostLender::discarded(SegmentId segment, bool still_held, policy::Instant now) {
   if (still_held) return budget_.still_held(segment, now);
-  const UnownedSegments::Leaving* leaving = budget_.books().unowned().leaving(segment);
+  const UnownedSegments::Leaving* leaving = budget_.ledger().unowned().leaving(segment);
   const policy::ClientId holder = leaving != nullptr ? leaving->holder : 0;  // which has left and may have it; 0: none
   segments_.erase(segment);
   budget_.discarded(segment);
-  if (!budget_.books().unowned().has_left_some(holder)) holders_.erase(holder);
+  if (!budget_.ledger().unowned().has_left_some(holder)) holders_.erase(holder);
 }
 
 // ---- reports ----

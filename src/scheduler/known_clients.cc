@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "scheduler/kept_file.h"
+#include "scheduler/persisted_file.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -155,7 +155,7 @@ void KnownClients::append(const std::string& lines, size_t count) {
 // Lines "next ID", "left ID" and "client ID PID START_TIME TENANT GPU LEASE OWN_LIMIT CHARGED ON_GPU"; releases before this one wrote no
 // ON_GPU.
 void KnownClients::read() {
-  Result<std::optional<std::string>> content = read_kept_file(file_);
+  Result<std::optional<std::string>> content = read_persisted_file(file_);
   if (!content) {
     problem_ = std::string(content.error().text) + "; the clients of the previous scheduler are not known";
     return;
@@ -208,7 +208,7 @@ void KnownClients::write() {
   for (const auto* clients : {&present_, &missing_, &ended_, &departed_}) {
     for (const auto& [id, client] : *clients) content += line_of(id, client);
   }
-  Result<void> written = write_kept_file(file_, content);
+  Result<void> written = write_persisted_file(file_, content);
   problem_ = written ? "" : written.error().text;
   end_.reset(written ? open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW) : -1);
 }

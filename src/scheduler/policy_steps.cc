@@ -10,7 +10,7 @@ policy::Actions PolicySteps::step(const policy::Event& event, policy::Instant no
   policy::Actions actions = policy::step(*state_, event, now);
   if (is_visible(event, actions)) ++changes_;
 #ifndef NDEBUG
-  if (auto broken = broken_promise()) spdlog::error("the policy broke a promise: {}", *broken);
+  if (auto broken = violated_invariant()) spdlog::error("the policy violates an invariant: {}", *broken);
 #endif
   return actions;
 }

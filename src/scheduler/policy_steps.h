@@ -32,7 +32,7 @@ class PolicySteps {
   uint64_t changes() const { return changes_; }  // StatusReport::changes
   void note_change() { ++changes_; }             // of something that the policy does not know
   // For tests: what is wrong in the policy's state; nothing: nothing.
-  std::optional<std::string> broken_promise() const { return policy::check_invariants(*state_); }
+  std::optional<std::string> violated_invariant() const { return policy::check_invariants(*state_); }
 
  private:
   policy::StatePointer state_;

@@ -18,7 +18,7 @@
 #include "policy/policy.h"
 #include "protocol/admin.h"
 #include "scheduler/identity.h"
-#include "scheduler/kept_changes.h"
+#include "scheduler/persisted_changes.h"
 #include "scheduler/pod_registry.h"
 #include "scheduler/process_cgroups.h"
 
@@ -187,7 +187,7 @@ class Tenants {
   bool saves_later_ = false;
   bool is_unsaved_ = false;
   policy::TenantId next_id_ = 1;
-  std::optional<KeptChanges> file_;
+  std::optional<PersistedChanges> file_;
   std::string written_;                 // what it says as a whole
   std::set<policy::TenantId> touched_;  // may have changed since the last save
   std::vector<std::string> forgotten_;  // keys, since then

@@ -202,7 +202,7 @@ void TestSession::step() {
 
 std::string TestSession::problem() {
   if (!found_.empty()) return found_;
-  if (auto broken = engine_->parts().steps.broken_promise()) return "the policy broke a promise: " + *broken;
+  if (auto broken = engine_->parts().steps.violated_invariant()) return "the policy violates an invariant: " + *broken;
   for (size_t i = 0; i < honest_; ++i) {
     const Client& client = clients_[i];
     if (client.was_refused && client.inbox.empty()) return "an honest client was refused";

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "scheduler/kept_file.h"
+#include "scheduler/persisted_file.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 namespace admin = protocol::admin;
 
 Result<admin::JobRequest> read_request(const std::string& file) {
-  Result<std::optional<std::string>> content = read_kept_file(file);
+  Result<std::optional<std::string>> content = read_persisted_file(file);
   if (!content) return content.error();
   if (!content->has_value()) return error_format("%.150s is gone", file.c_str());
   Result<admin::Request> request = admin::decode_request(**content);

@@ -262,7 +262,7 @@ void Node::restart(Duration away, bool former) {
 void Node::engine_called() {
   glimpse_stale_ = true;
   if (!engine_) return;
-  if (auto broken = engine_->parts().steps.broken_promise()) return world_.fail("the policy broke a promise: " + *broken);
+  if (auto broken = engine_->parts().steps.violated_invariant()) return world_.fail("the policy violates an invariant: " + *broken);
   const std::optional<policy::Instant> deadline = engine_->next_deadline();
   if (!deadline || *deadline >= due_) return;
   due_ = *deadline;

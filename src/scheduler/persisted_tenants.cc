@@ -8,8 +8,8 @@
 
 #include "base/json_nesting.h"
 #include "protocol/json_record.h"
-#include "scheduler/kept_file.h"
 #include "scheduler/log.h"
+#include "scheduler/persisted_file.h"
 #include "scheduler/tenants.h"
 
 namespace nvshare::scheduler {

@@ -1,4 +1,4 @@
-#include "scheduler/kept_file.h"
+#include "scheduler/persisted_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@ constexpr off_t kBytesMax = off_t{16} << 20;
 
 }  // namespace
 
-Result<std::optional<std::string>> read_kept_file(const std::string& file) {
+Result<std::optional<std::string>> read_persisted_file(const std::string& file) {
   FileDescriptor fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd && errno == ENOENT) return std::optional<std::string>();
   struct stat status {};
@@ -37,7 +37,7 @@ Result<std::optional<std::string>> read_kept_file(const std::string& file) {
   return std::optional<std::string>(std::move(content));
 }
 
-Result<void> write_kept_file(const std::string& file, const std::string& content) {
+Result<void> write_persisted_file(const std::string& file, const std::string& content) {
   const std::string beside = file + ".new";
   unlink(beside.c_str());
   FileDescriptor fd(open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));

@@ -1,4 +1,4 @@
-#include "scheduler/kept_changes.h"
+#include "scheduler/persisted_changes.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,23 +8,23 @@
 #include <string_view>
 
 #include "base/fnv.h"
-#include "scheduler/kept_file.h"
+#include "scheduler/persisted_file.h"
 
 namespace nvshare::scheduler {
 namespace {
 
 constexpr size_t kBytesAtLeast = size_t{64} << 10;  // of lines, before all is written anew
-constexpr size_t kBytesMost = size_t{8} << 20;      // read_kept_file() reads twice that
+constexpr size_t kBytesMost = size_t{8} << 20;      // read_persisted_file() reads twice that
 
 std::string first_line(std::string_view whole) { return "follows " + fnv_1a_text(whole) + "\n"; }
 
 }  // namespace
 
-Result<std::optional<std::string>> KeptChanges::read(std::vector<std::string>* lines) {
+Result<std::optional<std::string>> PersistedChanges::read(std::vector<std::string>* lines) {
   lines->clear();
-  Result<std::optional<std::string>> whole = read_kept_file(file_);
+  Result<std::optional<std::string>> whole = read_persisted_file(file_);
   if (!whole || !whole->has_value()) return whole;
-  const Result<std::optional<std::string>> changes = read_kept_file(changes_);
+  const Result<std::optional<std::string>> changes = read_persisted_file(changes_);
   if (!changes) return changes.error();
   if (!changes->has_value()) return whole;
   const std::string& text = **changes;
@@ -39,10 +39,10 @@ Result<std::optional<std::string>> KeptChanges::read(std::vector<std::string>* l
   return whole;
 }
 
-Result<void> KeptChanges::write(const std::string& content) {
+Result<void> PersistedChanges::write(const std::string& content) {
   end_.reset();
   follows_.clear();
-  Result<void> written = write_kept_file(file_, content);
+  Result<void> written = write_persisted_file(file_, content);
   if (!written) return written;
   unlink(changes_.c_str());
   follows_ = first_line(content);
@@ -51,7 +51,7 @@ Result<void> KeptChanges::write(const std::string& content) {
   return {};
 }
 
-bool KeptChanges::append(const std::string& lines) {
+bool PersistedChanges::append(const std::string& lines) {
   if (follows_.empty()) return false;
   if (appended_bytes_ + lines.size() > std::clamp(2 * whole_bytes_, kBytesAtLeast, kBytesMost)) return false;
   if (appended_bytes_ == 0 ? !begin() : !is_there(end_)) return false;
@@ -65,8 +65,8 @@ bool KeptChanges::append(const std::string& lines) {
   return false;
 }
 
-bool KeptChanges::begin() {
-  if (!write_kept_file(changes_, follows_)) return false;
+bool PersistedChanges::begin() {
+  if (!write_persisted_file(changes_, follows_)) return false;
   end_.reset(open(changes_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
   return static_cast<bool>(end_);
 }

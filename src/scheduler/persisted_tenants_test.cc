@@ -12,7 +12,7 @@
 #include <optional>
 #include <sstream>
 
-#include "scheduler/kept_file.h"
+#include "scheduler/persisted_file.h"
 #include "scheduler/tenants.h"
 #include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
@@ -48,7 +48,7 @@ class Sleeper {
   pid_t pid_;
 };
 
-class KeptTenants : public testing::Test {
+class PersistedTenants : public testing::Test {
  protected:
   std::string text() const {
     std::ifstream stream(file_);
@@ -67,7 +67,7 @@ class KeptTenants : public testing::Test {
   std::string file_ = folder_.path() + "/tenants";
 };
 
-TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
+TEST_F(PersistedTenants, RunsLimitsAndIdsOutliveTheScheduler) {
   Sleeper root, below_another;
   policy::TenantId run = 0, changed = 0;
   {
@@ -116,7 +116,7 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
 }
 
 // What was used and is owed, too: until a client there takes it over, and however often the scheduler starts anew before that.
-TEST_F(KeptTenants, AccountsOutliveTheScheduler) {
+TEST_F(PersistedTenants, AccountsOutliveTheScheduler) {
   {
     Tenants tenants(file_);
     tenants.find(*tenants.add_run(getpid(), "train", 0, true, 30))->accounts["GPU-1"] = {5, 6, 7, 8};
@@ -142,7 +142,7 @@ TEST_F(KeptTenants, AccountsOutliveTheScheduler) {
     wrong["tenants"][0]["accounts"].push_back(wrong["tenants"][0]["accounts"][0]);
     wrong["tenants"][0]["accounts"][0]["gpu"] = "GPU-2";
     wrong["tenants"][0]["accounts"][0][field] = value;
-    ASSERT_TRUE(write_kept_file(file_, wrong.dump()));
+    ASSERT_TRUE(write_persisted_file(file_, wrong.dump()));
     Tenants next(file_);
     EXPECT_NE(next.problem().find("an impossible account"), std::string::npos) << next.problem();
     ASSERT_NE(next.find("train"), nullptr) << "what limits it has nothing to do with that";
@@ -156,12 +156,12 @@ TEST_F(KeptTenants, AccountsOutliveTheScheduler) {
   is_left_out_with("joined_at", INT64_MAX);
   is_left_out_with("throttled_time", "long");
   kept["tenants"][0].erase("accounts");  // an earlier release's
-  ASSERT_TRUE(write_kept_file(file_, kept.dump()));
+  ASSERT_TRUE(write_persisted_file(file_, kept.dump()));
   EXPECT_EQ(Tenants(file_).problem(), "");
 }
 
 // Upgrade and downgrade: a release that knew less wrote the file, or one that knows more and says that we may read it.
-TEST_F(KeptTenants, FilesOfOtherReleasesKeepTheirLimits) {
+TEST_F(PersistedTenants, FilesOfOtherReleasesKeepTheirLimits) {
   {
     Tenants tenants(file_);
     const policy::TenantId run = *tenants.add_run(getpid(), "train", 5 * kGiB, false, 30, 9);
@@ -171,7 +171,7 @@ TEST_F(KeptTenants, FilesOfOtherReleasesKeepTheirLimits) {
   }
   nlohmann::json kept = nlohmann::json::parse(text());
   const auto reads = [&](int priority, int64_t memory_on_a) {
-    ASSERT_TRUE(write_kept_file(file_, kept.dump()));
+    ASSERT_TRUE(write_persisted_file(file_, kept.dump()));
     Tenants tenants(file_);
     EXPECT_EQ(tenants.problem(), "");
     ASSERT_NE(tenants.find("train"), nullptr);
@@ -189,7 +189,7 @@ TEST_F(KeptTenants, FilesOfOtherReleasesKeepTheirLimits) {
   reads(9, 5 * kGiB);
 }
 
-TEST_F(KeptTenants, APauseOutlivesTheTenantsPrograms) {
+TEST_F(PersistedTenants, APauseOutlivesTheTenantsPrograms) {
   Sleeper program;
   Tenants tenants(file_);
   const policy::TenantId tenant = tenants.join(peer_with(program.pid()), "notebook").id;
@@ -201,7 +201,7 @@ TEST_F(KeptTenants, APauseOutlivesTheTenantsPrograms) {
   EXPECT_EQ(tenants.find(tenant), nullptr);
 }
 
-TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {
+TEST_F(PersistedTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {
   Sleeper root, orphan;
   policy::TenantId run = 0;
   {
@@ -231,7 +231,7 @@ TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {
 }
 
 // One tenant that cannot be taken over, whatever is wrong with it, costs no other its limits.
-TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
+TEST_F(PersistedTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
   Sleeper other;
   policy::TenantId bad = 0;
   {
@@ -246,7 +246,7 @@ TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
     for (nlohmann::json& tenant : wrong["tenants"]) {
       if (tenant["id"] == bad) tenant[field] = value;
     }
-    ASSERT_TRUE(write_kept_file(file_, wrong.dump()));
+    ASSERT_TRUE(write_persisted_file(file_, wrong.dump()));
     Tenants next(file_);
     EXPECT_NE(next.problem().find(file_), std::string::npos) << next.problem();
     EXPECT_NE(next.problem().find(why), std::string::npos) << next.problem();
@@ -270,9 +270,9 @@ TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
 
 // ---- changes beside it ----
 
-class KeptTenantsChanges : public KeptTenants {
+class PersistedTenantsChanges : public PersistedTenants {
  protected:
-  KeptTenantsChanges() : tenants_(std::in_place, file_) {
+  PersistedTenantsChanges() : tenants_(std::in_place, file_) {
     tenants_->save_later();
     train_ = *tenants_->add_run(getpid(), "train", 5 * kGiB, true, 30);
     whole_ = text();
@@ -299,7 +299,7 @@ class KeptTenantsChanges : public KeptTenants {
   std::string whole_;
 };
 
-TEST_F(KeptTenantsChanges, OneOfThemIsALineAndIsReadBack) {
+TEST_F(PersistedTenantsChanges, OneOfThemIsALineAndIsReadBack) {
   set(40);
   EXPECT_EQ(text(), whole_) << "not all of it is written for that";
   EXPECT_NE(changes().find("\"core_limit\": 40"), std::string::npos) << changes();
@@ -324,7 +324,7 @@ TEST_F(KeptTenantsChanges, OneOfThemIsALineAndIsReadBack) {
   EXPECT_EQ(core_limit_read(), 55);
 }
 
-TEST_F(KeptTenantsChanges, ALineIsOneWhateverATenantIsCalled) {
+TEST_F(PersistedTenantsChanges, ALineIsOneWhateverATenantIsCalled) {
   const std::string name = "two\nlines, \"quoted\",   and spaces\n   ";
   tenants_->find(train_)->name = name;
   set(40);
@@ -335,7 +335,7 @@ TEST_F(KeptTenantsChanges, ALineIsOneWhateverATenantIsCalled) {
   EXPECT_EQ(next.find(train_)->name, name);
 }
 
-TEST_F(KeptTenantsChanges, ClientsThatCameAndWentAreThoseThatAreWritten) {
+TEST_F(PersistedTenantsChanges, ClientsThatCameAndWentAreThoseThatAreWritten) {
   const policy::TenantId first = tenants_->join(peer_with(getppid()), "worker").id;
   ASSERT_NE(first, train_);
   tenants_->find(first)->core_limit = 20;
@@ -351,7 +351,7 @@ TEST_F(KeptTenantsChanges, ClientsThatCameAndWentAreThoseThatAreWritten) {
   EXPECT_EQ(text(), whole_);
 }
 
-TEST_F(KeptTenantsChanges, ALineThatWasCutOffIsNone) {
+TEST_F(PersistedTenantsChanges, ALineThatWasCutOffIsNone) {
   set(40);
   const std::string one = changes();
   set(50);
@@ -359,31 +359,31 @@ TEST_F(KeptTenantsChanges, ALineThatWasCutOffIsNone) {
   for (size_t length = one.size(); length < two.size(); length += 37) {
     std::filesystem::resize_file(file_ + ".changes", length);
     EXPECT_EQ(core_limit_read(), 40) << length;
-    ASSERT_TRUE(write_kept_file(file_ + ".changes", two));
+    ASSERT_TRUE(write_persisted_file(file_ + ".changes", two));
   }
   EXPECT_EQ(core_limit_read(), 50);
 }
 
-TEST_F(KeptTenantsChanges, ThoseOfAnotherFileAreNone) {
+TEST_F(PersistedTenantsChanges, ThoseOfAnotherFileAreNone) {
   set(40);
   const std::string old = changes();
   tenants_->save();
-  ASSERT_TRUE(write_kept_file(file_ + ".changes", old));
+  ASSERT_TRUE(write_persisted_file(file_ + ".changes", old));
   set(60);
   EXPECT_EQ(core_limit_read(), 60);
   tenants_->save();
-  ASSERT_TRUE(write_kept_file(file_ + ".changes", old));
+  ASSERT_TRUE(write_persisted_file(file_ + ".changes", old));
   EXPECT_EQ(core_limit_read(), 60) << "they followed an earlier one";
   EXPECT_EQ(changes(), "") << "and cannot come to life again";
 }
 
-TEST_F(KeptTenantsChanges, ADamagedLineIsLeftOutAndToldAndTheOthersHold) {
+TEST_F(PersistedTenantsChanges, ADamagedLineIsLeftOutAndToldAndTheOthersHold) {
   set(40);
   const std::string good = changes();
   const std::string entry = good.substr(good.find('\n') + 1);
   for (const std::string& bad : std::vector<std::string>{"{", "7", "[]", "{\"next_id\":\"x\"}", "{\"next_id\":9}", "\xff\xfe",
                                                          "{\"next_id\":9,\"tenant\":{}}", std::string(100'000, '[')}) {
-    ASSERT_TRUE(write_kept_file(file_ + ".changes", good.substr(0, good.find('\n') + 1) + bad + "\n" + entry));
+    ASSERT_TRUE(write_persisted_file(file_ + ".changes", good.substr(0, good.find('\n') + 1) + bad + "\n" + entry));
     Tenants next(file_);
     EXPECT_NE(next.problem().find(file_ + " is damaged"), std::string::npos) << bad.substr(0, 60) << ": " << next.problem();
     EXPECT_EQ(next.problem().find('\n'), std::string::npos);
@@ -392,12 +392,12 @@ TEST_F(KeptTenantsChanges, ADamagedLineIsLeftOutAndToldAndTheOthersHold) {
   }
 }
 
-TEST_F(KeptTenantsChanges, AnImpossibleOneLeavesTheTenantAsItWas) {
+TEST_F(PersistedTenantsChanges, AnImpossibleOneLeavesTheTenantAsItWas) {
   set(40);
   set(60);
   std::string wrong = changes();
   wrong.replace(wrong.find("\"core_limit\": 60"), 16, "\"core_limit\": 0");
-  ASSERT_TRUE(write_kept_file(file_ + ".changes", wrong));
+  ASSERT_TRUE(write_persisted_file(file_ + ".changes", wrong));
   Tenants next(file_);
   EXPECT_NE(next.problem().find("compute limit"), std::string::npos) << next.problem();
   ASSERT_NE(next.find(train_), nullptr);
@@ -405,13 +405,13 @@ TEST_F(KeptTenantsChanges, AnImpossibleOneLeavesTheTenantAsItWas) {
   EXPECT_EQ(next.find(train_)->gpu_memory_limit, 5 * kGiB);
 }
 
-TEST_F(KeptTenantsChanges, AnotherUsersAreRefused) {
+TEST_F(PersistedTenantsChanges, AnotherUsersAreRefused) {
   set(40);
   std::filesystem::permissions(file_ + ".changes", std::filesystem::perms(0666));
   expect_refused(".changes");
 }
 
-TEST_F(KeptTenantsChanges, AllIsWrittenOnceTheyAreTooMany) {
+TEST_F(PersistedTenantsChanges, AllIsWrittenOnceTheyAreTooMany) {
   for (int i = 0; i < 1000 && text() == whole_; ++i) set(1 + i % 90);
   EXPECT_NE(text(), whole_);
   const int last = tenants_->find(train_)->core_limit;
@@ -420,7 +420,7 @@ TEST_F(KeptTenantsChanges, AllIsWrittenOnceTheyAreTooMany) {
   EXPECT_EQ(core_limit_read(), 95);
 }
 
-TEST_F(KeptTenantsChanges, AFileThatIsGoneIsWrittenAnew) {
+TEST_F(PersistedTenantsChanges, AFileThatIsGoneIsWrittenAnew) {
   set(40);
   std::filesystem::remove(file_ + ".changes");
   set(50);
@@ -428,7 +428,7 @@ TEST_F(KeptTenantsChanges, AFileThatIsGoneIsWrittenAnew) {
   EXPECT_NE(text(), whole_);
 }
 
-TEST_F(KeptTenants, ABadPodIsLeftOutAndTheOthersAreKept) {
+TEST_F(PersistedTenants, ABadPodIsLeftOutAndTheOthersAreKept) {
   {
     Tenants tenants(file_);
     tenants.pods.remember("0b4e", {"team/train", 3 * kGiB, 50});
@@ -440,18 +440,18 @@ TEST_F(KeptTenants, ABadPodIsLeftOutAndTheOthersAreKept) {
            {"uid", 7}, {"core_limit", 0}, {"gpu_memory_limit", -1}, {"memory_on", {{"GPU-a", -1}}}, {"gone", "yes"}, {"priority", 101}}) {
     nlohmann::json wrong = kept;
     wrong["pods"][0][field] = value;
-    ASSERT_TRUE(write_kept_file(file_, wrong.dump()));
+    ASSERT_TRUE(write_persisted_file(file_, wrong.dump()));
     const Tenants next(file_);
     EXPECT_NE(next.problem().find("pod '"), std::string::npos) << field << ": " << next.problem();
     EXPECT_EQ(pods_but(next, {}), (std::set<std::string>{"77aa"})) << field;
   }
   nlohmann::json earlier = kept;
   earlier.erase("pods");
-  ASSERT_TRUE(write_kept_file(file_, earlier.dump()));
+  ASSERT_TRUE(write_persisted_file(file_, earlier.dump()));
   EXPECT_EQ(Tenants(file_).problem(), "");
 }
 
-TEST_F(KeptTenants, ADamagedOrForeignFileIsRefusedByNameAndWrittenAnew) {
+TEST_F(PersistedTenants, ADamagedOrForeignFileIsRefusedByNameAndWrittenAnew) {
   policy::TenantId run = 0;
   {
     Tenants tenants(file_);

@@ -12,12 +12,12 @@
 
 namespace nvshare::scheduler {
 
-class KeptChanges {
+class PersistedChanges {
  public:
-  explicit KeptChanges(std::string file) : file_(std::move(file)), changes_(file_ + ".changes") {}
+  explicit PersistedChanges(std::string file) : file_(std::move(file)), changes_(file_ + ".changes") {}
 
-  // As read_kept_file(); then `lines` are the whole lines appended to it since. A last line that was cut off is none: nobody was told that
-  // it was kept.
+  // As read_persisted_file(); then `lines` are the whole lines appended to it since. A last line that was cut off is none: nobody was told
+  // that it was kept.
   Result<std::optional<std::string>> read(std::vector<std::string>* lines);
 
   // All anew: nothing has changed since.
