@@ -213,7 +213,7 @@ TEST(Limits, LittleIsInFlightOfAThreadThatChangesItsContext) {
   }
   const size_t at = child.log().find("events left: ");
   ASSERT_NE(at, std::string::npos) << child.log();
-  EXPECT_LE(std::stoul(child.log().substr(at + 13)), 24u) << "a ring for each context, and the mover's";
+  EXPECT_LE(std::stoul(child.log().substr(at + 13)), 24u) << "a ring for each context, and the swap engine's";
   EXPECT_EQ(scheduler.problem(), "");
   stage.expect_gpu_unharmed();
 }

@@ -1,4 +1,4 @@
-// An allocation that decided, without the lock, to be an address only, and was entered into the books after the mover had brought in
+// An allocation that decided, without the lock, to be an address only, and was entered into the books after the swap engine had brought in
 // everything for the next turn, had no memory while the program ran: its first use was a fault.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Freed memory was kept for reuse, and could not be given up while the mover had hold of it: a program that replaced a large allocation by
-// another one, without the lock, was told that it can never fit.
+// Freed memory was kept for reuse, and could not be given up while the swap engine had hold of it: a program that replaced a large
+// allocation by another one, without the lock, was told that it can never fit.
 #include <gtest/gtest.h>
 
 #include "e2e/harness/random.h"

@@ -45,7 +45,7 @@ void Client::process_ended() {
 
 bool Client::at_rest() const {
   return link_ == Link::kUp && turn_.connected && inbox_.empty() && !hung_up_ && !link_wakes_ && !memory_dirty_ && !arena_dirty_ &&
-         !mover_busy_ && !mover_wakes_ && jobs_.empty();
+         !swap_engine_busy_ && !mover_wakes_ && jobs_.empty();
 }
 
 protocol::Memory Client::report() const {
@@ -120,9 +120,9 @@ bool Client::swallowed(const turn::Effect& effect) {
       wish_known_ = false;
       return true;
     case Canary::kGrowthNotAskedAnew:
-      return std::holds_alternative<turn::NewsDue>(effect);
+      return std::holds_alternative<turn::MemoryReportDue>(effect);
     case Canary::kBudgetNotRaised:
-      return std::holds_alternative<turn::SetBudget>(effect) && turn_.phase == turn::Phase::kLoading && mover_busy_;
+      return std::holds_alternative<turn::SetBudget>(effect) && turn_.phase == turn::Phase::kLoading && swap_engine_busy_;
     case Canary::kNotDrainedUnsaid: {
       const auto* released = std::get_if<protocol::LockReleased>(&effect);
       return released != nullptr && released->reason == static_cast<uint8_t>(protocol::ReleaseReason::kNotDrained);
@@ -475,7 +475,8 @@ std::string Client::describe() const {
                      id_, kPhases[static_cast<int>(turn_.phase)], turn_.connected ? "" : ", no scheduler",
                      turn_.wish.wanted ? ", wanted" : "", turn_.wish.requested ? ", requested" : "", wish_known_ ? ", known" : "",
                      turn_.gang_runs ? ", gang runs" : "", allocated_ / kMiB, resident_ / kMiB, budget_ / kMiB, host_.used() / kMiB,
-                     host_.lent_bytes() / kMiB, jobs_.size(), mover_busy_ ? ", mover at work" : "", running_ ? ", memory in" : "");
+                     host_.lent_bytes() / kMiB, jobs_.size(), swap_engine_busy_ ? ", swap engine at work" : "",
+                     running_ ? ", memory in" : "");
 }
 
 }  // namespace nvshare::simulation

@@ -1,5 +1,5 @@
 // A process's client on one GPU: the real turn::step, with what interposer/link/client.cc, client_messages.cc, turns.cc and memory/swap.cc
-// do around it: the socket's thread, the mover, the memory. Messages are the real ones, encoded and decoded. Not thread-safe.
+// do around it: the socket's thread, the swap engine, the memory. Messages are the real ones, encoded and decoded. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -105,7 +105,7 @@ class Client : public Endpoint {
   void carry_out(const turn::StartPrefetch& effect) { push({Job::Kind::kPrefetch, effect.prefetch, 0}); }
   void carry_out(const turn::MakeRoom&) { room_due_ = true; }
   void carry_out(const turn::WatchIdle&);
-  void carry_out(const turn::NewsDue&) { memory_dirty_ = true; }
+  void carry_out(const turn::MemoryReportDue&) { memory_dirty_ = true; }
   void carry_out(const turn::WakeLink&) { wake_link(); }
   void carry_out(const turn::SendMemory& effect);
   void carry_out(const turn::AskHeadroom& effect);
@@ -148,7 +148,7 @@ class Client : public Endpoint {
   void memory_changed();
   protocol::Memory report() const;
 
-  // The mover (client_moves.cc).
+  // The swap engine (client_moves.cc).
   void push(Job job);
   void mover_looks();
   void next_job();
@@ -205,11 +205,11 @@ class Client : public Endpoint {
   Duration backoff_ = 0;
 
   std::deque<Job> jobs_;
-  bool mover_busy_ = false, mover_wakes_ = false;
+  bool swap_engine_busy_ = false, mover_wakes_ = false;
   bool watching_ = false;
   Instant look_at_ = 0;
   uint64_t watch_ = 0;
-  std::function<void()> on_change_;  // the mover waits for a larger budget
+  std::function<void()> on_change_;  // the swap engine waits for a larger budget
   int evictions_to_fail_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The mover: drains, copies out, copies in, looks for idleness. One job at a time.
+// The swap engine: drains, copies out, copies in, looks for idleness. One job at a time.
 #include <algorithm>
 #include <utility>
 
@@ -28,7 +28,7 @@ void Client::mover_looks() {
   if (std::exchange(mover_wakes_, true)) return;
   process_.later(process_.wake_time(), [this] {
     mover_wakes_ = false;
-    if (!mover_busy_) next_job();
+    if (!swap_engine_busy_) next_job();
   });
 }
 
@@ -37,13 +37,13 @@ void Client::next_job() {
     if (!watching_) return;
     if (now() >= look_at_) return look_for_idleness();
     process_.later(look_at_ - now(), [this, at = look_at_] {
-      if (!mover_busy_ && watching_ && at == look_at_) next_job();
+      if (!swap_engine_busy_ && watching_ && at == look_at_) next_job();
     });
     return;
   }
   const Job job = jobs_.front();
   jobs_.pop_front();
-  mover_busy_ = true;
+  swap_engine_busy_ = true;
   switch (job.kind) {
     case Job::Kind::kDrain:
       run().moment(process_, Moment::kDrains);
@@ -83,7 +83,7 @@ void Client::next_job() {
 }
 
 void Client::job_done() {
-  mover_busy_ = evicting_ = false;
+  swap_engine_busy_ = evicting_ = false;
   if (!jobs_.empty() || watching_) mover_looks();
 }
 
@@ -243,9 +243,9 @@ void Client::loaded(Progress made, bool complete) {
   job_done();
 }
 
-// Without the mover, if there is nothing to bring in.
+// Without the swap engine, if there is nothing to bring in.
 bool Client::load_at_once(uint64_t grant) {
-  if (mover_busy_ || !jobs_.empty() || resident_ != allocated_) return false;
+  if (swap_engine_busy_ || !jobs_.empty() || resident_ != allocated_) return false;
   runs();
   const bool open = step(turn::LoadEnded{}).agreed;
   if (!open) running_ = false;
@@ -261,7 +261,7 @@ bool Client::load_at_once(uint64_t grant) {
 
 void Client::look_for_idleness() {
   const uint64_t watch = watch_;
-  mover_busy_ = true;
+  swap_engine_busy_ = true;
   const turn::Effects::Look next = step(turn::IdleLook{}).look;
   if (next.wanted && next.wait_ns == 0) return synchronize_idle();
   if (watch == watch_) {
@@ -271,7 +271,7 @@ void Client::look_for_idleness() {
   job_done();
 }
 
-// The mover waits for the GPU's work, however long that takes.
+// The swap engine waits for the GPU's work, however long that takes.
 void Client::synchronize_idle() {
   const Instant ends = process_.work_ends(this);
   if (ends > now()) return process_.later(ends == turn::kNever ? kPause : ends - now(), [this] { synchronize_idle(); });

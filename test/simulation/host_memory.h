@@ -22,7 +22,7 @@ class HostMemory {
   };
   explicit HostMemory(Surroundings around) : around_(std::move(around)) {}
 
-  // ---- for the mover ----
+  // ---- for the swap engine ----
   void grow_to(Bytes total, bool urgent);
   enum class Taken : uint8_t { kYes, kWait, kShort };
   // Places for so many bytes. kWait: `changed` is called when it may have come. kShort: the scheduler has none.

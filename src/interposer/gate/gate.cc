@@ -22,7 +22,8 @@ pthread_once_t key_once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
 bool key_made = false;
 
-constexpr int64_t kNewsSettle_ns = 40'000;  // from the news' arrival until it has opened the gate, if it does and nothing keeps its reader
+constexpr int64_t kMessageSettle_ns =
+    40'000;  // from a message's arrival until it has opened the gate, if it does and nothing keeps its reader
 
 int membarrier(int command) { return static_cast<int>(syscall(SYS_membarrier, command, 0, 0)); }
 
@@ -75,31 +76,31 @@ Mark* Gate::attach_thread() {
 void Gate::clear(uint32_t bits) {
   flags_.fetch_and(~bits, std::memory_order_seq_cst);
   futex_wake_all(&flags_);
-  if (const int bell = bell_.load(std::memory_order_seq_cst); bell >= 0) {
+  if (const int wake_fd = wake_fd_.load(std::memory_order_seq_cst); wake_fd >= 0) {
     const uint64_t one = 1;
-    syscall(SYS_write, bell, &one, sizeof one);  // a full counter wakes as well
+    syscall(SYS_write, wake_fd, &one, sizeof one);  // a full counter wakes as well
   }
 }
 
-void Gate::wait_change_or_news(uint32_t seen, int news, int bell, int64_t timeout_ns) {
+void Gate::wait_change_or_message(uint32_t seen, int messages, int wake_fd, int64_t timeout_ns) {
   int nobody = -1;
-  if (news < 0 || bell < 0 || !bell_.compare_exchange_strong(nobody, bell, std::memory_order_seq_cst)) {
+  if (messages < 0 || wake_fd < 0 || !wake_fd_.compare_exchange_strong(nobody, wake_fd, std::memory_order_seq_cst)) {
     return wait_change(seen, timeout_ns);
   }
   const int64_t deadline = now_ns() + timeout_ns;
-  bool has_news = false;
-  if (flags_.load(std::memory_order_seq_cst) == seen) {  // else its clear() may have come before the bell
+  bool has_message = false;
+  if (flags_.load(std::memory_order_seq_cst) == seen) {  // else its clear() may have come before the wake-up
     // Not the C library's functions, in which a program's thread could be cancelled.
-    pollfd fds[2] = {{bell, POLLIN, 0}, {news, POLLIN, 0}};
+    pollfd fds[2] = {{wake_fd, POLLIN, 0}, {messages, POLLIN, 0}};
     timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
-    has_news = syscall(SYS_ppoll, fds, 2, &limit, nullptr, 0) > 0 && fds[1].revents != 0;
+    has_message = syscall(SYS_ppoll, fds, 2, &limit, nullptr, 0) > 0 && fds[1].revents != 0;
   }
-  bell_.store(-1, std::memory_order_seq_cst);
-  uint64_t rung;
-  syscall(SYS_read, bell, &rung, sizeof rung);  // does not block
-  if (!has_news) return;
+  wake_fd_.store(-1, std::memory_order_seq_cst);
+  uint64_t count;
+  syscall(SYS_read, wake_fd, &count, sizeof count);  // does not block
+  if (!has_message) return;
   // Awake, but not for long: on a busy machine the reader may need this very processor, and who sleeps is soonest run when woken.
-  const int64_t settled = now_ns() + kNewsSettle_ns;
+  const int64_t settled = now_ns() + kMessageSettle_ns;
   while (flags_.load(std::memory_order_acquire) == seen && now_ns() < settled) {
   }
   // It was something else, or memory has to come in first: that takes its time, and so may whatever else the descriptor is by now.
@@ -154,7 +155,7 @@ void Gate::reset_after_fork() {
     if (mark != thread_mark_) mark->taken.store(0, std::memory_order_relaxed);
   }
   waiting_.store(0, std::memory_order_relaxed);
-  bell_.store(-1, std::memory_order_relaxed);
+  wake_fd_.store(-1, std::memory_order_relaxed);
   flags_.store(0, std::memory_order_relaxed);
 }
 

@@ -77,10 +77,10 @@ class Gate {
   uint32_t waiting() const { return waiting_.load(std::memory_order_seq_cst); }
   // Sleeps until the flags differ from `seen`, at most timeout_ns. May return without cause.
   void wait_change(uint32_t seen, int64_t timeout_ns) { futex_wait(&flags_, seen, timeout_ns); }
-  // The same, for the thread that is to go on the moment the gate opens: it wakes as soon as there is something to read at `news`, which
-  // another thread takes and which will likely open the gate, so that both wake at the same time and not one after the other. One thread
-  // at a time; the others only sleep. `bell`: an eventfd that nobody else waits for.
-  void wait_change_or_news(uint32_t seen, int news, int bell, int64_t timeout_ns);
+  // The same, for the thread that is to go on the moment the gate opens: it wakes as soon as there is something to read at `messages`,
+  // which another thread takes and which will likely open the gate, so that both wake at the same time and not one after the other. One
+  // thread at a time; the others only sleep. `wake_fd`: an eventfd that nobody else waits for.
+  void wait_change_or_message(uint32_t seen, int messages, int wake_fd, int64_t timeout_ns);
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
@@ -114,7 +114,7 @@ class Gate {
   std::atomic<uint32_t> closures_{0};
   std::atomic<void (*)(uint64_t)> thread_ends_{nullptr};
   std::atomic<bool> needs_fence_{true};
-  std::atomic<int> bell_{-1};  // of the thread in wait_change_or_news
+  std::atomic<int> wake_fd_{-1};  // of the thread in wait_change_or_message
 };
 
 extern Gate gate;

@@ -106,11 +106,12 @@ TEST(Gate, MarksOfEndedThreadsAreReused) {
   EXPECT_EQ(first, second);
 }
 
-// Whoever opens the gate wakes the thread that waits for news as well, however the two meet; news alone wakes it too, and are not taken.
+// Whoever opens the gate wakes the thread that waits for a message as well, however the two meet; a message alone wakes it, too, and is not
+// taken.
 TEST(Gate, AThreadThatWaitsForNewsMissesNeitherTheNewsNorTheOpening) {
   gate.initialise();
-  const int news = eventfd(0, EFD_NONBLOCK);
-  const int bell = eventfd(0, EFD_NONBLOCK);
+  const int messages = eventfd(0, EFD_NONBLOCK);
+  const int wake_fd = eventfd(0, EFD_NONBLOCK);
   constexpr int64_t kForever_ns = 60'000'000'000;
   std::atomic<int> round{0};
   std::atomic<int> passed{0};
@@ -119,7 +120,7 @@ TEST(Gate, AThreadThatWaitsForNewsMissesNeitherTheNewsNorTheOpening) {
     for (int next = 1; next <= kRounds; ++next) {
       while (round.load() < next) std::this_thread::yield();
       for (uint32_t flags = gate.flags(); (flags & kBit) != 0; flags = gate.flags()) {
-        gate.wait_change_or_news(flags, news, bell, kForever_ns);
+        gate.wait_change_or_message(flags, messages, wake_fd, kForever_ns);
       }
       passed.fetch_add(1);
     }
@@ -132,13 +133,13 @@ TEST(Gate, AThreadThatWaitsForNewsMissesNeitherTheNewsNorTheOpening) {
     if (next % 3 == 0) std::this_thread::yield();
     const uint64_t one = 1;
     if (next % 4 == 0) {
-      EXPECT_EQ(write(news, &one, sizeof one), static_cast<ssize_t>(sizeof one));
+      EXPECT_EQ(write(messages, &one, sizeof one), static_cast<ssize_t>(sizeof one));
     }
     if (next % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     gate.clear(kBit);
     while (passed.load() < 2 * next) std::this_thread::yield();
     uint64_t count = 0;
-    EXPECT_EQ(read(news, &count, sizeof count) > 0, next % 4 == 0);
+    EXPECT_EQ(read(messages, &count, sizeof count) > 0, next % 4 == 0);
   }
   waits.join();
   waits_too.join();
@@ -146,15 +147,15 @@ TEST(Gate, AThreadThatWaitsForNewsMissesNeitherTheNewsNorTheOpening) {
   // News alone: it goes to sleep again for the rest of its time, and is back after that.
   gate.set(kBit);
   const uint64_t one = 1;
-  ASSERT_EQ(write(news, &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  ASSERT_EQ(write(messages, &one, sizeof one), static_cast<ssize_t>(sizeof one));
   const int64_t before = now_ns();
-  gate.wait_change_or_news(gate.flags(), news, bell, 5'000'000);
+  gate.wait_change_or_message(gate.flags(), messages, wake_fd, 5'000'000);
   EXPECT_GE(now_ns() - before, 4'000'000);
   // Descriptors that are none any more.
-  gate.wait_change_or_news(gate.flags(), -1, bell, 1'000'000);
-  close(news);
-  close(bell);
-  gate.wait_change_or_news(gate.flags(), news, bell, 1'000'000);
+  gate.wait_change_or_message(gate.flags(), -1, wake_fd, 1'000'000);
+  close(messages);
+  close(wake_fd);
+  gate.wait_change_or_message(gate.flags(), messages, wake_fd, 1'000'000);
   gate.clear(kBit);
 }
 

@@ -1,5 +1,5 @@
 // Waits for the GPU. They do what the driver does; while a compute limit applies, the return of one tells at once that the program's work
-// may have ended, which the mover sees later (turn/idleness.h).
+// may have ended, which the swap engine sees later (turn/idleness.h).
 #include "interposer/gate/gate.h"
 #include "interposer/generated/hooks.h"
 #include "interposer/symbols/real_driver.h"

@@ -73,7 +73,7 @@ bool Client::start(const char* waits_because) {
     return false;
   }
   device_.memory().arena.configure();
-  device_.mover().unchanged().configure();
+  device_.swap_engine().unchanged().configure();
   int64_t deadline = now_ns() + kStartPatience_ns;
   bool waits_told = false;
   while (!connect_once()) {
@@ -93,11 +93,11 @@ bool Client::start(const char* waits_because) {
     sleep_ns(kWaitStep_ns);
   }
   wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  bell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  gate_wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   shared_.store(true, std::memory_order_release);
   device_.turns().set_shared(true);
   // The socket's thread last: it would connect anew once there is no socket.
-  if (!device_.mover().start() || !start_thread(&thread_, thread_body, this, "nvshare-link")) {
+  if (!device_.swap_engine().start() || !start_thread(&thread_, thread_body, this, "nvshare-link")) {
     log(LogLevel::kError, "no thread could be started for the link to the scheduler");
     shared_.store(false, std::memory_order_release);
     device_.turns().set_shared(false);
@@ -139,7 +139,7 @@ bool Client::connect_once() {
     device_.limit().set(answer);
     return true;
   }
-  device_.mover().unchanged().node_says(answer.skip_unchanged != 0);
+  device_.swap_engine().unchanged().node_says(answer.skip_unchanged != 0);
   device_.turns().connected(hello, answer, std::move(fd));
   return true;
 }
@@ -412,7 +412,7 @@ void Client::reset_after_fork() {
   mutex_.reset_after_fork();
   socket_.reset();
   wake_.reset();
-  bell_.reset();
+  gate_wake_fd_.reset();
   readable_.store(-1, std::memory_order_relaxed);
   shared_.store(false, std::memory_order_release);
   counts_progress_ = false;

@@ -34,7 +34,7 @@ class Client {
   // Where a message comes in that may open the gate; -1: nowhere. Any thread; by the time it is looked at the descriptor may be closed, or
   // another file.
   int readable() const { return readable_.load(std::memory_order_relaxed); }
-  int bell() const { return bell_.get(); }
+  int gate_wake_fd() const { return gate_wake_fd_.get(); }
 
   // A thread has waited for long: asks the scheduler whom it waits for; the answer goes to the log.
   void ask_why_waiting();
@@ -96,7 +96,7 @@ class Client {
   Mutex mutex_;
   FileDescriptor socket_ GUARDED_BY(mutex_);
   FileDescriptor wake_;
-  FileDescriptor bell_;  // Gate::wait_change_or_news
+  FileDescriptor gate_wake_fd_;  // Gate::wait_change_or_message
   pthread_t thread_{};
 
   std::atomic<bool> shared_{false};

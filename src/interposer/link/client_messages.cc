@@ -18,14 +18,14 @@ struct Client::Incoming {
     const Turns::Outcome outcome = device.turns().take(message);
     if (outcome.load == 0) return;
     const bool context = device.turns().ask([](const turn::Turn& turn) { return turn.context; });
-    if (!context || !load_at_once(outcome.load)) device.mover().load(outcome.load);
+    if (!context || !load_at_once(outcome.load)) device.swap_engine().load(outcome.load);
   }
   void operator()(const protocol::DropLock& message) const { device.turns().take(message); }
   void operator()(const protocol::KeepLock& message) const { device.turns().take(message); }
   void operator()(const protocol::MemAvailable& message) const { device.turns().take(message); }
   void operator()(const protocol::WaitForMem&) const {}  // the wait in Turns::grow has begun already
   void operator()(const protocol::Prefetch& message) const { device.turns().take(message); }
-  void operator()(const protocol::Evict& message) const { device.mover().evict(message.eviction, message.bytes); }
+  void operator()(const protocol::Evict& message) const { device.swap_engine().evict(message.eviction, message.bytes); }
   void operator()(const protocol::Contention& message) const {
     Turns& turns = device.turns();
     if (!turns.take(message).make_room) return;
@@ -55,7 +55,7 @@ struct Client::Incoming {
   void operator()(const protocol::RecallHeadroom& message) const { device.turns().recall(message); }
 
   // ---- host memory ----
-  void operator()(const protocol::PrepareSwap& message) const { device.mover().prepare_arena(message.bytes); }
+  void operator()(const protocol::PrepareSwap& message) const { device.swap_engine().prepare_arena(message.bytes); }
   void operator()(const protocol::ArenaSegment& message) const {
     device.memory().arena.lent(message, descriptors.count() > 0 ? descriptors.take(0) : FileDescriptor());
   }
@@ -71,7 +71,7 @@ struct Client::Incoming {
   void operator()(const protocol::ImportInherited& message) const { process().ipc.on_inherited(device, message); }
 
  private:
-  // Without the mover, if there is nothing to bring in. Only this thread gives it jobs while a turn begins, so it stays at rest.
+  // Without the swap engine, if there is nothing to bring in. Only this thread gives it jobs while a turn begins, so it stays at rest.
   bool load_at_once(uint64_t grant) const;
 };
 
@@ -79,7 +79,7 @@ bool Client::Incoming::load_at_once(uint64_t grant) const {
   const int64_t started = now_ns();
   Memory& memory = device.memory();
   Turns& turns = device.turns();
-  if (!device.mover().at_rest() || !memory.residency.run_if_complete()) return false;
+  if (!device.swap_engine().at_rest() || !memory.residency.run_if_complete()) return false;
   const bool open = turns.take(turn::LoadEnded{}).agreed;
   if (!open) memory.residency.set_running(false);
   protocol::SwapProgress done{};
@@ -91,7 +91,7 @@ bool Client::Incoming::load_at_once(uint64_t grant) const {
   done.memory = memory.report();
   turns.take(done);
   if (open) {
-    memory.copies.forget(device.mover().keeps_host_copies());
+    memory.copies.forget(device.swap_engine().keeps_host_copies());
   } else {
     turns.take(turn::LoadStopped{});
   }

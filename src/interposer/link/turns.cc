@@ -81,12 +81,12 @@ void Turns::carry_out(const turn::LookForWaiters&) {
 }
 void Turns::carry_out(const turn::BeginUse&) { signs.first_use_ns_.store(0, std::memory_order_relaxed); }
 void Turns::carry_out(const turn::SetBudget& effect) { signs.budget_.store(effect.bytes, std::memory_order_release); }
-void Turns::carry_out(const turn::StartDrain& effect) { device_.mover().drain(effect.drain); }
+void Turns::carry_out(const turn::StartDrain& effect) { device_.swap_engine().drain(effect.drain); }
 void Turns::carry_out(const turn::StartLoad& effect) { load_due_ = effect.grant; }
-void Turns::carry_out(const turn::StartPrefetch& effect) { device_.mover().prefetch(effect.prefetch); }
+void Turns::carry_out(const turn::StartPrefetch& effect) { device_.swap_engine().prefetch(effect.prefetch); }
 void Turns::carry_out(const turn::MakeRoom&) { room_due_ = true; }
-void Turns::carry_out(const turn::WatchIdle&) { device_.mover().watch_idle(); }
-void Turns::carry_out(const turn::NewsDue&) { memory_dirty_.store(true, std::memory_order_release); }
+void Turns::carry_out(const turn::WatchIdle&) { device_.swap_engine().watch_idle(); }
+void Turns::carry_out(const turn::MemoryReportDue&) { memory_dirty_.store(true, std::memory_order_release); }
 void Turns::carry_out(const turn::WakeLink&) { device_.client().wake(); }
 void Turns::carry_out(const turn::SendMemory& effect) {
   const protocol::Memory memory = device_.memory().report();
@@ -116,7 +116,7 @@ void Turns::carry_out(const turn::AskHeadroom& effect) {
 void Turns::carry_out(const turn::GrowLease& effect) { device_.limit().lease().grow_charged(effect.bytes, effect.charged); }
 void Turns::carry_out(const turn::TryLease& effect) { step(turn::LeaseTried{device_.limit().lease().charge(effect.bytes)}); }
 
-// ---- threads of the program, and the mover ----
+// ---- threads of the program, and the swap engine ----
 
 void Turns::want_lock() {
   if (wish_known_.exchange(true, std::memory_order_seq_cst)) return;

@@ -2,7 +2,7 @@
 // thread that sees it, under the mutex, and the effects are carried out before that is given up. What needs the mutex of Blocks follows
 // after it: take() says so.
 //
-// Thread-safe. Its mutex comes after Blocks' and before Client's and Mover's; callbacks into Memory happen without it.
+// Thread-safe. Its mutex comes after Blocks' and before Client's and SwapEngine's; callbacks into Memory happen without it.
 #pragma once
 
 #include <atomic>
@@ -119,7 +119,7 @@ class Turns {
   void carry_out(const turn::StartPrefetch& effect) REQUIRES(mutex_);
   void carry_out(const turn::MakeRoom&) REQUIRES(mutex_);
   void carry_out(const turn::WatchIdle&) REQUIRES(mutex_);
-  void carry_out(const turn::NewsDue&) REQUIRES(mutex_);
+  void carry_out(const turn::MemoryReportDue&) REQUIRES(mutex_);
   void carry_out(const turn::WakeLink&) REQUIRES(mutex_);
   void carry_out(const turn::SendMemory& effect) REQUIRES(mutex_);
   void carry_out(const turn::AskHeadroom& effect) REQUIRES(mutex_);

@@ -108,7 +108,7 @@ bool Allocations::attempt(const BlockOrder& order, bool needs_lock, Attempt* mad
     }
   }
   lock.lock();
-  // Too late for the mover, which has brought in all that the turn needs: once more, as a program that runs.
+  // Too late for the swap engine, which has brought in all that the turn needs: once more, as a program that runs.
   const bool late = block != nullptr && !made->now && blocks_.running;
   if (block != nullptr && !late) {
     block->in_resident = made->now;

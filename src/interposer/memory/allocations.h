@@ -2,9 +2,9 @@
 // once, or kept mapped for the next one.
 //
 // An allocation reserves its address for life. While the process has the lock it gets GPU memory at once, within the budget that the
-// scheduler gave; without the lock it is an address only, and the mover (swap.h) gives it memory in the next turn. It is charged against
-// the tenant's limit first of all, outside the gate; what fails is refunded.
-// Thread-safe. Locks the mutex of Blocks. Waits for the scheduler (growth) with no lock held and outside the gate.
+// scheduler gave; without the lock it is an address only, and the swap engine (swap.h) gives it memory in the next turn. It is charged
+// against the tenant's limit first of all, outside the gate; what fails is refunded. Thread-safe. Locks the mutex of Blocks. Waits for the
+// scheduler (growth) with no lock held and outside the gate.
 #pragma once
 
 #include <atomic>

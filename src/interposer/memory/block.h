@@ -1,6 +1,6 @@
 // A block: one contiguous range of device addresses that lives as long as the program's allocation (or slab), and the chunks of GPU memory
-// behind it, which come and go. Every field is guarded by the mutex of the Blocks that have the block, except that the mover reads and
-// writes a chunk's handle and host copy on its own while the block is pinned and the chunk is moving.
+// behind it, which come and go. Every field is guarded by the mutex of the Blocks that have the block, except that the swap engine reads
+// and writes a chunk's handle and host copy on its own while the block is pinned and the chunk is moving.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/memory/host_slot.h"
-#include "interposer/memory/kept_copy.h"
+#include "interposer/memory/retained_copy.h"
 #include "interposer/memory/slab.h"
 
 namespace nvshare::interposer {
@@ -18,13 +18,14 @@ enum class ChunkState : uint8_t {
   kFresh,     // no GPU memory, never written: nothing to copy in
   kResident,  // mapped
   kSwapped,   // no GPU memory, the bytes are in `host`
-  kMoving,    // the mover is at work on it
+  kMoving,    // the swap engine is at work on it
 };
 
 struct Chunk {
   cuda::CUmemGenericAllocationHandle handle = 0;
   HostSlot host;  // kSwapped: the bytes. kResident: a copy that is known to be true, as the program has not run since (else none)
-  KeptCopy kept;  // kResident, while there is no `host`: a copy that was true when the program began to run. Guarded by the mutex always
+  RetainedCopy
+      kept;  // kResident, while there is no `host`: a copy that was true when the program began to run. Guarded by the mutex always
   uint32_t bytes = 0;
   uint32_t accessors = 0;  // GPUs (bits) that may use the mapping
   ChunkState state = ChunkState::kFresh;
@@ -43,7 +44,7 @@ enum class BlockKind : uint8_t {
 
 // A kHandle block has one driver handle of its full size, in its first chunk: it may be exported. Its chunks are parts that are copied one
 // by one; the GPU memory comes with the first of them and goes when the last has been copied out. `base` is a window of ours, 0 until a
-// copy first needed it: the program maps and unmaps as it likes while the mover copies.
+// copy first needed it: the program maps and unmaps as it likes while the swap engine copies.
 
 struct Block {
   BlockKind kind = BlockKind::kVmm;
@@ -55,7 +56,7 @@ struct Block {
   cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone: memory of pools outlives it
   Chunk* chunks = nullptr;
   uint32_t chunk_count = 0;
-  uint32_t pins = 0;         // mover snapshots that hold it
+  uint32_t pins = 0;         // swap engine snapshots that hold it
   bool doomed = false;       // freed by the program while pinned: the last pin's holder disposes of it
   bool cached = false;       // freed, kept mapped for reuse
   bool for_pool = false;     // memory of pools: the program's peer access does not reach it
@@ -80,7 +81,7 @@ inline constexpr size_t kChunkBytesMax = size_t{64} << 20;
 
 inline size_t chunk_offset(uint32_t index) { return size_t{index} * kChunkBytesMax; }
 
-// A chunk of a block that is pinned: for the mover.
+// A chunk of a block that is pinned: for the swap engine.
 struct Piece {
   Block* block;
   uint32_t index;

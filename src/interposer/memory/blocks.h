@@ -32,7 +32,7 @@ class Blocks {
   bool running GUARDED_BY(mutex) = false;
 
   void insert(Block* block) REQUIRES(mutex);
-  // Out of the books. Until ended() the driver may still have its addresses: a mover holds it, or a thread gives it back.
+  // Out of the books. Until ended() the driver may still have its addresses: a swap engine holds it, or a thread gives it back.
   void erase(Block* block) REQUIRES(mutex);
   void ended(cuda::CUdeviceptr base);
   // Of kHandle blocks nothing is found by address.

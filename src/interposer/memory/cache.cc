@@ -61,7 +61,7 @@ void Allocations::retire(Block* block, bool keep) {
       const bool briefly = cached_bytes_ > lasting_cache_max();
       lock.unlock();
       retire_uncached(victims);
-      if (briefly) device_.mover().trim_cache_in(kBriefly_ns);
+      if (briefly) device_.swap_engine().trim_cache_in(kBriefly_ns);
       return;
     }
     blocks_.erase(block);

@@ -35,7 +35,7 @@ class HostArena {
   // Reads NVSHARE_HOST_ARENA. Before the client starts.
   void configure();
 
-  // ---- for the mover ----
+  // ---- for the swap engine ----
   // Wants room for `bytes` in all. Returns at once; work goes on in background threads that use `context`. `urgent`: somebody waits for it.
   void grow_to(size_t bytes, cuda::CUcontext context, bool urgent);
   // A slot of `bytes` (at most kChunkBytesMax) of what is ready. data == nullptr: nothing is.

@@ -10,7 +10,7 @@ void HostCopies::each_kept(Visit visit) {
   for (const std::vector<Block*>* blocks : {&blocks_.handles(), &blocks_.by_address()}) {
     for (auto block = blocks->rbegin(); block != blocks->rend(); ++block) {  // what leaves last comes first
       for (uint32_t i = (*block)->chunk_count; i-- > 0;) {
-        KeptCopy& kept = (*block)->chunks[i].kept;
+        RetainedCopy& kept = (*block)->chunks[i].kept;
         if (kept.slot.data != nullptr && !visit(kept)) return;
       }
     }
@@ -99,7 +99,7 @@ void HostCopies::left(const Piece& piece, bool copied, const ChunkHash* hash) {
 size_t HostCopies::kept_bytes() {
   size_t sum = 0;
   Lock lock(blocks_.mutex);
-  each_kept([&](const KeptCopy& kept) {
+  each_kept([&](const RetainedCopy& kept) {
     sum += kept.slot.bytes;
     return true;
   });
@@ -109,7 +109,7 @@ size_t HostCopies::kept_bytes() {
 bool HostCopies::drop_one_kept() {
   bool dropped = false;
   Lock lock(blocks_.mutex);
-  each_kept([&](KeptCopy& kept) {
+  each_kept([&](RetainedCopy& kept) {
     arena_.give_back(std::exchange(kept.slot, HostSlot{}));
     dropped = true;
     return false;
@@ -121,7 +121,7 @@ void HostCopies::give_back_spare(size_t bytes) {
   Lock lock(blocks_.mutex);
   const std::vector<HostArena::SegmentUse> uses = arena_.segment_uses();
   std::vector<size_t> spare_in(uses.size(), 0);
-  each_kept([&](const KeptCopy& kept) {
+  each_kept([&](const RetainedCopy& kept) {
     spare_in[kept.slot.segment] += kept.slot.bytes;
     return true;
   });
@@ -135,7 +135,7 @@ void HostCopies::give_back_spare(size_t bytes) {
     goes[i] = true;
     sum += uses[i].bytes;
   }
-  each_kept([&](KeptCopy& kept) {
+  each_kept([&](RetainedCopy& kept) {
     if (goes[kept.slot.segment]) arena_.give_back(std::exchange(kept.slot, HostSlot{}));
     return true;
   });

@@ -38,7 +38,7 @@ class HostCopies {
   // So that segments of so many bytes in sum hold nothing, as far as that is possible: kept copies go, and those of what has come in for a
   // turn that has not begun. A neighbour that moves out to make room for that very turn may need them.
   void give_back_spare(size_t bytes);
-  // The mover moves memory out: it alone disposes of true host copies meanwhile.
+  // The swap engine moves memory out: it alone disposes of true host copies meanwhile.
   void set_evicting(bool evicting);
 
  private:

@@ -1,4 +1,4 @@
-// The mover's way in without the lock (docs/adr/0023): swapped chunks of a client whose turn comes next, within the budget that the
+// The swap engine's way in without the lock (docs/adr/0023): swapped chunks of a client whose turn comes next, within the budget that the
 // scheduler gave for that. Their host copies stay, so that a chunk leaves again without a copy if the turn is another's after all. Whatever
 // goes wrong leaves the chunk where it was: the turn's own load finds it.
 #include "interposer/log.h"
@@ -11,7 +11,7 @@ namespace nvshare::interposer {
 using cuda::CUresult;
 
 // One chunk's memory and the start of its copy.
-bool Mover::fetch(const Piece& piece) {
+bool SwapEngine::fetch(const Piece& piece) {
   Memory& memory = device_.memory();
   const HostSlot& host = piece.chunk().host;
   if (host.data == nullptr || memory.backing.map(*piece.block, piece.index) != cuda::CUDA_SUCCESS) return false;
@@ -21,7 +21,7 @@ bool Mover::fetch(const Piece& piece) {
   return false;
 }
 
-void Mover::run_prefetch(const Job& job) {
+void SwapEngine::run_prefetch(const Job& job) {
   Memory& memory = device_.memory();
   Turns& turns = device_.turns();
   protocol::SwapProgress progress{};

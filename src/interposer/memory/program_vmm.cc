@@ -489,7 +489,7 @@ bool ProgramVmm::find(CUdeviceptr address, View* view) {
   return true;
 }
 
-// ---- the mover's ----
+// ---- the swap engine's ----
 
 CUresult ProgramVmm::place(Block& block) {
   Lock lock(mutex_);

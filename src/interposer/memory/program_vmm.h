@@ -1,10 +1,10 @@
 // The program's own virtual memory management (cuMemCreate, cuMemMap and their kin), virtualised.
 //
-// A handle that the program holds is ours: the memory behind it is a block of kind kHandle that the mover takes out and brings in like any
-// other. While it is on the GPU it is mapped wherever the program mapped it, with the access that the program set; while it is not, these
-// calls only record. What is plainly right is recorded; whatever might be wrong waits for the lock as a submission does and goes to the
-// driver, whose answer counts. A handle that somebody outside of these books may use (exported, bound to a multicast object or a sparse
-// array) stays on the GPU from then on. Handles that cannot move for other reasons are the driver's own, and counted.
+// A handle that the program holds is ours: the memory behind it is a block of kind kHandle that the swap engine takes out and brings in
+// like any other. While it is on the GPU it is mapped wherever the program mapped it, with the access that the program set; while it is
+// not, these calls only record. What is plainly right is recorded; whatever might be wrong waits for the lock as a submission does and goes
+// to the driver, whose answer counts. A handle that somebody outside of these books may use (exported, bound to a multicast object or a
+// sparse array) stays on the GPU from then on. Handles that cannot move for other reasons are the driver's own, and counted.
 //
 // Thread-safe. Its mutex: ../README.md. It is held over driver calls that map and unmap, never while waiting for the
 // scheduler or the GPU.
@@ -65,7 +65,7 @@ class ProgramVmm {
   // False: it is not memory of ours.
   bool find(cuda::CUdeviceptr address, View* view);
 
-  // For the mover. ----
+  // For the swap engine. ----
   // Gets the block's GPU memory, unless it is there, and maps it where the program has it.
   cuda::CUresult place(Block& block);
   // Takes all that away again.

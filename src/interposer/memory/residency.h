@@ -1,8 +1,8 @@
-// What of the program's memory is on the GPU, and may be: the turn's side, and the mover's.
+// What of the program's memory is on the GPU, and may be: the turn's side, and the swap engine's.
 //
 // While the program runs every block has its memory, and what is resident never passes the client's budget: it is raised before memory is
-// mapped and lowered after it was released. The mover takes a pin on a block and moves its chunks one by one (swap.cc has the sequence); a
-// block that the program frees meanwhile ends with its last pin.
+// mapped and lowered after it was released. The swap engine takes a pin on a block and moves its chunks one by one (swap.cc has the
+// sequence); a block that the program frees meanwhile ends with its last pin.
 //
 // Thread-safe. Locks the mutex of Blocks. Nothing here waits for the scheduler; what waits for the GPU says so.
 #pragma once
@@ -29,7 +29,7 @@ class Residency {
 
   // From the client: with `running`, allocations are mapped at once.
   void set_running(bool running);
-  // The turn begins at once if everything is on the GPU; false: it is not, or is on its way. Only while the mover has nothing to do.
+  // The turn begins at once if everything is on the GPU; false: it is not, or is on its way. Only while the swap engine has nothing to do.
   bool run_if_complete();
   // Holds this process to what it has: lowers the budget to what is resident and `kept` bytes more, atomically with allocations that are
   // under way.

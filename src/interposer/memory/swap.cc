@@ -64,20 +64,20 @@ SwapProgress new_progress(SwapDirection direction, uint64_t id) {
 
 // ---- jobs ----
 
-bool Mover::start() { return start_thread(&thread_, thread_body, this, "nvshare-mover"); }
+bool SwapEngine::start() { return start_thread(&thread_, thread_body, this, "nvshare-swap"); }
 
-void Mover::push(Job job) {
+void SwapEngine::push(Job job) {
   Lock lock(mutex_);
   jobs_.push_back(job);
   changed_.notify_all();
 }
 
-void Mover::drain(uint64_t drain) { push({JobKind::kDrain, drain, 0}); }
-void Mover::evict(uint64_t id, uint64_t bytes) { push({JobKind::kEvict, id, bytes}); }
-void Mover::load(uint64_t grant) { push({JobKind::kLoad, grant, 0}); }
-void Mover::prefetch(uint64_t prefetch) { push({JobKind::kPrefetch, prefetch, 0}); }
+void SwapEngine::drain(uint64_t drain) { push({JobKind::kDrain, drain, 0}); }
+void SwapEngine::evict(uint64_t id, uint64_t bytes) { push({JobKind::kEvict, id, bytes}); }
+void SwapEngine::load(uint64_t grant) { push({JobKind::kLoad, grant, 0}); }
+void SwapEngine::prefetch(uint64_t prefetch) { push({JobKind::kPrefetch, prefetch, 0}); }
 
-void Mover::watch_idle() {
+void SwapEngine::watch_idle() {
   Lock lock(mutex_);
   ++watch_;
   watching_ = true;
@@ -85,24 +85,24 @@ void Mover::watch_idle() {
   changed_.notify_all();
 }
 
-void Mover::trim_cache_in(int64_t delay_ns) {
+void SwapEngine::trim_cache_in(int64_t delay_ns) {
   Lock lock(mutex_);
   const bool sleeps = trim_at_ns_ == 0;
   trim_at_ns_ = now_ns() + delay_ns;
   if (sleeps) changed_.notify_all();  // else it looks again when the time that it knows has come
 }
 
-bool Mover::at_rest() {
+bool SwapEngine::at_rest() {
   Lock lock(mutex_);
   return jobs_.empty() && !busy_;
 }
 
-void* Mover::thread_body(void* self) {
-  static_cast<Mover*>(self)->run();
+void* SwapEngine::thread_body(void* self) {
+  static_cast<SwapEngine*>(self)->run();
   return nullptr;
 }
 
-void Mover::run() {
+void SwapEngine::run() {
   Lock lock(mutex_);
   for (;;) {
     while (jobs_.empty() && !stopping_) {
@@ -160,7 +160,7 @@ void Mover::run() {
   }
 }
 
-void Mover::stop(int64_t patience_ns) {
+void SwapEngine::stop(int64_t patience_ns) {
   Lock lock(mutex_);
   stopping_ = true;
   changed_.notify_all();
@@ -169,20 +169,20 @@ void Mover::stop(int64_t patience_ns) {
   }
 }
 
-bool Mover::keeps_host_copies() const { return unchanged_.on() && !device_.memory().residency.all_stays(); }
+bool SwapEngine::keeps_host_copies() const { return unchanged_.on() && !device_.memory().residency.all_stays(); }
 
-bool Mover::load_cancelled() {
+bool SwapEngine::load_cancelled() {
   return device_.turns().ask([](const turn::Turn& turn) { return turn.cancel_load; });
 }
 
-bool Mover::stopping() {
+bool SwapEngine::stopping() {
   Lock lock(mutex_);
   return stopping_;
 }
 
 // ---- contexts ----
 
-bool Mover::enter_context(CUresult* why) {
+bool SwapEngine::enter_context(CUresult* why) {
   const RealDriver& driver = real_driver();
   *why = cuda::CUDA_SUCCESS;
   CUcontext context = process().contexts.pin(device_.ordinal());
@@ -213,14 +213,14 @@ bool Mover::enter_context(CUresult* why) {
   return false;
 }
 
-void Mover::leave_context() {
+void SwapEngine::leave_context() {
   CUcontext popped = nullptr;
   real_driver().cuCtxPopCurrent_v2(&popped);
   process().contexts.unpin(pinned_);
   pinned_ = nullptr;
 }
 
-void Mover::drop_streams() {
+void SwapEngine::drop_streams() {
   const RealDriver& driver = real_driver();
   for (cuda::CUevent& event : events_) {
     if (event != nullptr) driver.cuEventDestroy_v2(event);
@@ -232,7 +232,7 @@ void Mover::drop_streams() {
   context_ = nullptr;
 }
 
-void Mover::context_gone(CUcontext context) {
+void SwapEngine::context_gone(CUcontext context) {
   Lock lock(mutex_);
   if (context_ != context) return;
   const bool entered = real_driver().cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS;
@@ -244,7 +244,7 @@ void Mover::context_gone(CUcontext context) {
 
 // ---- drain and idleness ----
 
-void Mover::run_drain(const Job& job) {
+void SwapEngine::run_drain(const Job& job) {
   Turns& turns = device_.turns();
   for (;;) {
     if (!turns.ask([&](const turn::Turn& turn) { return turn::drain_wanted(turn, job.id); }) || stopping()) return;
@@ -266,7 +266,7 @@ void Mover::run_drain(const Job& job) {
   turns.take(turn::MemoryLeft{});
 }
 
-int64_t Mover::look_for_idleness() {
+int64_t SwapEngine::look_for_idleness() {
   Turns& turns = device_.turns();
   for (;;) {
     const turn::Effects::Look next = turns.take(turn::IdleLook{}).look;
@@ -283,7 +283,7 @@ int64_t Mover::look_for_idleness() {
 
 // ---- host memory ----
 
-void Mover::prepare_arena(uint64_t bytes) {
+void SwapEngine::prepare_arena(uint64_t bytes) {
   if (device_.backend() != protocol::Backend::kVmm) return;
   CUcontext context = process().contexts.pin(device_.ordinal());
   if (context == nullptr) return;
@@ -296,7 +296,7 @@ void Mover::prepare_arena(uint64_t bytes) {
 // Gives one chunk its GPU memory and starts its copy. The driver may be out of memory for a moment after others have released theirs, or
 // for longer when a program that is no client took it; a copy may fail for a reason that passes. Keep trying: nothing is lost by waiting.
 // Only a context that has failed for good is the program's to see.
-Mover::Arrival Mover::bring_in(const Piece& piece, bool* copied) {
+SwapEngine::Arrival SwapEngine::bring_in(const Piece& piece, bool* copied) {
   Memory& memory = device_.memory();
   Chunk& chunk = piece.chunk();
   const RealDriver& driver = real_driver();
@@ -335,7 +335,7 @@ Mover::Arrival Mover::bring_in(const Piece& piece, bool* copied) {
 }
 
 // False: the load is cancelled, or the program has freed the piece, the first of `rest`.
-bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, Load* load) {
+bool SwapEngine::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, Load* load) {
   const Piece& piece = rest.front();
   Memory& memory = device_.memory();
   Turns& turns = device_.turns();
@@ -370,7 +370,7 @@ bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, 
   return room;
 }
 
-CUresult Mover::finish_in(std::vector<Piece>* under_way) {
+CUresult SwapEngine::finish_in(std::vector<Piece>* under_way) {
   Memory& memory = device_.memory();
   const CUresult result = real_driver().cuStreamSynchronize(in_stream_);
   for (const Piece& piece : *under_way) {
@@ -381,14 +381,14 @@ CUresult Mover::finish_in(std::vector<Piece>* under_way) {
   return result;
 }
 
-void Mover::report(Load* load) {
+void SwapEngine::report(Load* load) {
   load->progress.elapsed_ns = static_cast<uint64_t>(now_ns() - load->started - load->stalled_ns);
   load->progress.memory = device_.memory().report();
   device_.turns().take(load->progress);
   load->reported = load->progress.moved;
 }
 
-Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, Load* load) {
+SwapEngine::Arrival SwapEngine::load_pieces(std::vector<Piece> pieces, Load* load) {
   Memory& memory = device_.memory();
   std::vector<Piece> under_way;
   size_t next = 0;
@@ -427,7 +427,7 @@ Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, Load* load) {
   return arrival;
 }
 
-void Mover::run_load(const Job& job) {
+void SwapEngine::run_load(const Job& job) {
   Memory& memory = device_.memory();
   Turns& turns = device_.turns();
   Load load{.progress = new_progress(SwapDirection::kIn, job.id), .started = now_ns()};
@@ -475,6 +475,6 @@ void Mover::run_load(const Job& job) {
   }
 }
 
-void Mover::reset_after_fork() { mutex_.reset_after_fork(); }
+void SwapEngine::reset_after_fork() { mutex_.reset_after_fork(); }
 
 }  // namespace nvshare::interposer

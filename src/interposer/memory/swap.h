@@ -1,4 +1,4 @@
-// The mover: one thread per GPU that does what takes time and may not be done by the program's threads or the socket's: waits for the
+// The swap engine: one thread per GPU that does what takes time and may not be done by the program's threads or the socket's: waits for the
 // GPU's work to end (drain), copies memory out and gives it back (evict), gets memory and copies in (load). One job at a time, in the
 // order they came. Its own streams, non-blocking; its thread is in relaxed capture mode, and no event of ours lands on a program's stream.
 //
@@ -19,9 +19,9 @@ namespace nvshare::interposer {
 
 class Device;
 
-class Mover {
+class SwapEngine {
  public:
-  explicit Mover(Device& device) : device_(device), unchanged_(device) {}
+  explicit SwapEngine(Device& device) : device_(device), unchanged_(device) {}
   bool start();
 
   void drain(uint64_t drain);               // ends with WorkDrained
@@ -86,7 +86,7 @@ class Mover {
   static constexpr uint32_t kDepth = 4;  // copies under way at once
 
   Device& device_;
-  Unchanged unchanged_;  // used by the mover thread as the streams are
+  Unchanged unchanged_;  // used by the swap engine thread as the streams are
   Mutex mutex_;
   Condition changed_;
   std::vector<Job> jobs_ GUARDED_BY(mutex_);
@@ -98,7 +98,7 @@ class Mover {
   int64_t look_at_ns_ GUARDED_BY(mutex_) = 0;
   int64_t trim_at_ns_ GUARDED_BY(mutex_) = 0;  // 0: not
 
-  // Used by the mover thread while it has the context pinned; made and dropped under the mutex.
+  // Used by the swap engine thread while it has the context pinned; made and dropped under the mutex.
   cuda::CUcontext context_ = nullptr;  // that the streams and events belong to
   std::atomic<cuda::CUcontext> pinned_{nullptr};
   cuda::CUstream out_stream_ = nullptr;

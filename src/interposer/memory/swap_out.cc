@@ -1,4 +1,5 @@
-// The mover's way out: what the scheduler asked for leaves the GPU. What did not change since it came in leaves first, without a copy.
+// The swap engine's way out: what the scheduler asked for leaves the GPU. What did not change since it came in leaves first, without a
+// copy.
 #include <algorithm>
 
 #include "interposer/log.h"
@@ -20,9 +21,9 @@ constexpr int64_t kReportEvery_ns = 500'000;
 
 }  // namespace
 
-class Mover::Eviction {
+class SwapEngine::Eviction {
  public:
-  Eviction(Mover& mover, const Job& job) : mover_(mover), memory_(mover.device_.memory()), bytes_(job.bytes) {
+  Eviction(SwapEngine& engine, const Job& job) : engine_(engine), memory_(engine.device_.memory()), bytes_(job.bytes) {
     progress_.direction = static_cast<uint8_t>(protocol::SwapDirection::kOut);
     progress_.id = job.id;
   }
@@ -54,7 +55,7 @@ class Mover::Eviction {
     while (count_ > 0) finish_oldest();
   }
 
-  Mover& mover_;
+  SwapEngine& engine_;
   Memory& memory_;
   const uint64_t bytes_;
   const int64_t started_ = now_ns();
@@ -69,32 +70,32 @@ class Mover::Eviction {
   uint32_t count_ = 0;
 };
 
-void Mover::run_evict(const Job& job) { Eviction(*this, job).run(); }
+void SwapEngine::run_evict(const Job& job) { Eviction(*this, job).run(); }
 
-void Mover::Eviction::report(bool finished) {
+void SwapEngine::Eviction::report(bool finished) {
   progress_.finished = finished ? 1 : 0;
   progress_.elapsed_ns = static_cast<uint64_t>(now_ns() - started_ - stalled_ns_);
   progress_.memory = memory_.report();
-  progress_.mistaken = mover_.unchanged_.take_mistake() ? 1 : 0;
+  progress_.mistaken = engine_.unchanged_.take_mistake() ? 1 : 0;
   reported_ = progress_.moved;
   reported_at_ = now_ns();
-  mover_.device_.turns().take(progress_);
+  engine_.device_.turns().take(progress_);
 }
 
 // Pins what is to leave, and finds out what of it did not change; that comes first.
-void Mover::Eviction::choose() {
+void SwapEngine::Eviction::choose() {
   const std::vector<Piece> pieces = memory_.residency.pin_resident(bytes_ - std::min<uint64_t>(bytes_, progress_.moved));
   prepare_arena(pieces);
   const int64_t looks = now_ns();
-  const std::vector<Unchanged::Finding> findings = mover_.unchanged_.look(pieces, mover_.out_stream_);
+  const std::vector<Unchanged::Finding> findings = engine_.unchanged_.look(pieces, engine_.out_stream_);
   stalled_ns_ += now_ns() - looks;
   for (size_t i = 0; i < pieces.size(); ++i) leaving_.push_back({pieces[i], findings.empty() ? Unchanged::Finding{} : findings[i]});
   std::stable_partition(leaving_.begin(), leaving_.end(), [](const Leaving& one) { return one.finding.same; });
 }
 
 // A chunk, or a program's handle, leaves as a whole: often more than was asked for. What is kept of others is nobody's need.
-void Mover::Eviction::prepare_arena(const std::vector<Piece>& pieces) {
-  if (mover_.device_.backend() != protocol::Backend::kVmm) return;
+void SwapEngine::Eviction::prepare_arena(const std::vector<Piece>& pieces) {
+  if (engine_.device_.backend() != protocol::Backend::kVmm) return;
   uint64_t wanted = 0;
   uint64_t kept = memory_.copies.kept_bytes();
   for (const Piece& piece : pieces) {
@@ -105,15 +106,15 @@ void Mover::Eviction::prepare_arena(const std::vector<Piece>& pieces) {
     }
   }
   const uint64_t used = memory_.arena.used_bytes();
-  memory_.arena.grow_to(used - std::min(used, kept) + wanted, mover_.context_, true);
+  memory_.arena.grow_to(used - std::min(used, kept) + wanted, engine_.context_, true);
 }
 
 // Whether it has to be copied to host memory that it does not have yet.
-bool Mover::Eviction::needs_slot(const Piece& piece) {
+bool SwapEngine::Eviction::needs_slot(const Piece& piece) {
   return piece.block->kind != BlockKind::kManaged && piece.chunk().host.data == nullptr;
 }
 
-HostSlot Mover::Eviction::find_slot(const Piece& piece) {
+HostSlot SwapEngine::Eviction::find_slot(const Piece& piece) {
   HostSlot slot = memory_.copies.take_kept(piece);
   HostArena& arena = memory_.arena;
   if (slot.data == nullptr) slot = arena.allocate_ready(piece.bytes);
@@ -128,7 +129,7 @@ HostSlot Mover::Eviction::find_slot(const Piece& piece) {
   return slot;
 }
 
-void Mover::Eviction::drop_host_copy(const Piece& piece) {
+void SwapEngine::Eviction::drop_host_copy(const Piece& piece) {
   Chunk& chunk = piece.chunk();
   memory_.arena.give_back(chunk.host);
   chunk.host = HostSlot{};
@@ -136,9 +137,9 @@ void Mover::Eviction::drop_host_copy(const Piece& piece) {
 }
 
 // Starts one chunk on its way out, to `slot` if it needs one.
-bool Mover::Eviction::copy_out(const Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
+bool SwapEngine::Eviction::copy_out(const Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
   const RealDriver& driver = real_driver();
-  cuda::CUstream stream = mover_.out_stream_;
+  cuda::CUstream stream = engine_.out_stream_;
   Chunk& chunk = piece.chunk();
   CUresult result = cuda::CUDA_SUCCESS;
   *copying = true;
@@ -163,7 +164,7 @@ bool Mover::Eviction::copy_out(const Piece& piece, const HostSlot& slot, cuda::C
   return false;
 }
 
-bool Mover::Eviction::finish_out(const InFlight& moved, size_t* freed) {
+bool SwapEngine::Eviction::finish_out(const InFlight& moved, size_t* freed) {
   const Piece& piece = moved.leaving.piece;
   const Unchanged::Finding& finding = moved.leaving.finding;
   CUresult result = moved.copying ? real_driver().cuEventSynchronize(moved.event) : cuda::CUDA_SUCCESS;
@@ -178,7 +179,7 @@ bool Mover::Eviction::finish_out(const InFlight& moved, size_t* freed) {
   return true;
 }
 
-void Mover::Eviction::finish_oldest() {
+void SwapEngine::Eviction::finish_oldest() {
   const InFlight& oldest = flight_[first_];
   const Piece& piece = oldest.leaving.piece;
   const bool same = oldest.leaving.finding.same;
@@ -200,7 +201,7 @@ void Mover::Eviction::finish_oldest() {
   if (progress_.moved - reported_ >= kOutReportBytes && now_ns() - reported_at_ >= kReportEvery_ns) report(false);
 }
 
-void Mover::Eviction::send(const Leaving& leaving) {
+void SwapEngine::Eviction::send(const Leaving& leaving) {
   const Piece& piece = leaving.piece;
   if (!memory_.residency.begin(piece, ChunkState::kResident)) {
     // Freed; or gone with another part of its block.
@@ -214,7 +215,7 @@ void Mover::Eviction::send(const Leaving& leaving) {
   if (count_ == kDepth) finish_oldest();
   const HostSlot host = needs_slot(piece) ? find_slot(piece) : HostSlot{};
   InFlight& next = flight_[(first_ + count_) % kDepth];
-  next = {leaving, mover_.events_[(first_ + count_) % kDepth], false};
+  next = {leaving, engine_.events_[(first_ + count_) % kDepth], false};
   if (!copy_out(piece, host, next.event, &next.copying)) {
     progress_.failed = 1;
     memory_.residency.end(piece, ChunkState::kResident, 0);
@@ -224,26 +225,26 @@ void Mover::Eviction::send(const Leaving& leaving) {
   ++count_;
 }
 
-void Mover::Eviction::run() {
-  Turns& turns = mover_.device_.turns();
+void SwapEngine::Eviction::run() {
+  Turns& turns = engine_.device_.turns();
   CUresult ignored = cuda::CUDA_SUCCESS;
-  if (turns.ask(turn::holds_lock) || mover_.stopping() || !mover_.enter_context(&ignored)) {
+  if (turns.ask(turn::holds_lock) || engine_.stopping() || !engine_.enter_context(&ignored)) {
     progress_.failed = 1;
     report(true);
     return;
   }
   memory_.copies.set_evicting(true);
-  push_demand_out(mover_.device_, mover_.out_stream_);
+  push_demand_out(engine_.device_, engine_.out_stream_);
   const size_t before = memory_.use.resident();
   memory_.allocations.trim_cache();  // what the last turn left for the next one
   progress_.moved = before - std::min(before, memory_.use.resident());
   choose();
   size_t next = 0;
-  for (; next < leaving_.size() && progress_.failed == 0 && !mover_.stopping(); ++next) send(leaving_[next]);
+  for (; next < leaving_.size() && progress_.failed == 0 && !engine_.stopping(); ++next) send(leaving_[next]);
   finish_all();
   for (; next < leaving_.size(); ++next) memory_.residency.unpin(leaving_[next].piece);
   memory_.copies.set_evicting(false);
-  mover_.leave_context();
+  engine_.leave_context();
   report(true);
   log(LogLevel::kDebug, "moved out %llu MiB (%llu unchanged) in %lld ms%s", static_cast<unsigned long long>(progress_.moved >> 20),
       static_cast<unsigned long long>(progress_.unchanged >> 20), static_cast<long long>((now_ns() - started_) / 1'000'000),

@@ -1,6 +1,6 @@
 // Finds out which chunks are still what they were when they came in, so that they leave without a copy: a kernel of ours hashes them on the
-// GPU, some seventy times faster than they could be copied (chunk_hash.h). For the mover, when the GPU has no work of the program's left
-// and its gate is closed; nothing of it runs while the program does.
+// GPU, some seventy times faster than they could be copied (chunk_hash.h). For the swap engine, when the GPU has no work of the program's
+// left and its gate is closed; nothing of it runs while the program does.
 //
 // Whatever is in doubt is copied. The kernel is believed after it gave the CPU's answer in this context. Of the chunks that it says are
 // unchanged some are copied and compared all the same, before anything leaves: the first, of the next ones fewer and fewer, and one in a
@@ -32,7 +32,7 @@ class Unchanged {
     bool same = false;  // its kept copy is its host copy now
     ChunkHash hash;
   };
-  // One finding for each pinned piece; none at all where nothing can be said. The context is current, `stream` is the mover's.
+  // One finding for each pinned piece; none at all where nothing can be said. The context is current, `stream` is the swap engine's.
   std::vector<Finding> look(const std::vector<Piece>& pieces, cuda::CUstream stream);
   // Once after it was found wrong.
   bool take_mistake() { return mistake_.exchange(false, std::memory_order_relaxed); }

@@ -1,5 +1,5 @@
-// One GPU as this process uses it: its memory and memory limit, its turns, its client, its mover. Made when the process first has a context
-// there; never destroyed.
+// One GPU as this process uses it: its memory and memory limit, its turns, its client, its swap engine. Made when the process first has a
+// context there; never destroyed.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class Device {
   MemoryLimit& limit() { return limit_; }
   Client& client() { return client_; }
   Turns& turns() { return turns_; }
-  Mover& mover() { return mover_; }
+  SwapEngine& swap_engine() { return swap_engine_; }
 
  private:
   const int ordinal_;
@@ -55,7 +55,7 @@ class Device {
   Memory memory_{*this};
   Turns turns_{*this};
   Client client_{*this};
-  Mover mover_{*this};
+  SwapEngine swap_engine_{*this};
 };
 
 }  // namespace nvshare::interposer

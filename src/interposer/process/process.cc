@@ -60,8 +60,8 @@ void Process::program_ends() {
   gate.set(Gate::kEnding);
   for_each_device([](Device& device) {
     device.turns().take(turn::ProgramEnds{});
-    device.memory().arena.give_up(0);  // so that the mover does not wait for host memory
-    device.mover().stop(kExitPatience_ns);
+    device.memory().arena.give_up(0);  // so that the swap engine does not wait for host memory
+    device.swap_engine().stop(kExitPatience_ns);
     device.memory().arena.give_up(kExitPatience_ns);
   });
   gate.clear(0);  // wakes who waits
@@ -219,7 +219,7 @@ bool Process::context_made(CUcontext context, int ordinal) {
 void Process::context_leaves(CUcontext context) {
   Device* owner = device(contexts.leaves(context));
   if (owner == nullptr) return;
-  owner->mover().context_gone(context);
+  owner->swap_engine().context_gone(context);
   owner->memory().arena.context_gone(context);
 }
 
@@ -250,7 +250,7 @@ void Process::wait_gate_change(uint32_t flags) {
   });
   if (opens == nullptr) return gate.wait_change(flags, kGateWait_ns);  // more than one message opens it
   const Client& client = opens->client();
-  gate.wait_change_or_news(flags, opens->turns().signs.hurried() ? client.readable() : -1, client.bell(), kGateWait_ns);
+  gate.wait_change_or_message(flags, opens->turns().signs.hurried() ? client.readable() : -1, client.gate_wake_fd(), kGateWait_ns);
 }
 
 void Process::wait_for_gate(const TurnSigns* joins) {
@@ -299,7 +299,7 @@ void Process::reset_after_fork() {
     device.client().reset_after_fork();
     device.turns().reset_after_fork();
     device.limit().reset_after_fork();
-    device.mover().reset_after_fork();
+    device.swap_engine().reset_after_fork();
     device.memory().reset_after_fork();
   });
   for (auto& slot : devices_) slot.store(nullptr, std::memory_order_relaxed);

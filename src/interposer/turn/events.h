@@ -114,11 +114,11 @@ struct StartLoad {  // to end with LoadEnded or LoadStopped. After the section: 
 struct StartPrefetch {  // to end with PrefetchEnded, then a finished SwapProgress
   uint64_t prefetch;
 };
-struct MakeRoom {};   // others wait for memory: caches go, then MemoryChanged. After the section
-struct WatchIdle {};  // IdleLooks from now on
-struct NewsDue {};    // MemoryChanged, soon
-struct WakeLink {};   // a Tick, and NewsSent
-struct SendMemory {   // MemUpdate, as things stand
+struct MakeRoom {};         // others wait for memory: caches go, then MemoryChanged. After the section
+struct WatchIdle {};        // IdleLooks from now on
+struct MemoryReportDue {};  // MemoryChanged, soon
+struct WakeLink {};         // a Tick, and NewsSent
+struct SendMemory {         // MemUpdate, as things stand
   uint64_t wanted;
 };
 struct AskHeadroom {  // with what the lease has left given back
@@ -137,9 +137,9 @@ struct Log {
   int64_t after_ns;
 };
 using Effect = std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain,
-                            StartLoad, StartPrefetch, MakeRoom, WatchIdle, NewsDue, WakeLink, SendMemory, AskHeadroom, GrowLease, TryLease,
-                            Log, protocol::ReqLock, protocol::LockReleased, protocol::LockPaused, protocol::LockResumed, protocol::Drained,
-                            protocol::SwapProgress>;
+                            StartLoad, StartPrefetch, MakeRoom, WatchIdle, MemoryReportDue, WakeLink, SendMemory, AskHeadroom, GrowLease,
+                            TryLease, Log, protocol::ReqLock, protocol::LockReleased, protocol::LockPaused, protocol::LockResumed,
+                            protocol::Drained, protocol::SwapProgress>;
 
 // In the order in which they are to be carried out. LockReleased::memory is for the caller to fill in.
 class Effects {

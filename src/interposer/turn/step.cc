@@ -15,9 +15,9 @@ constexpr int kBrokenOffMost = 5;  // registrations that begin patience anew
 
 bool same(const protocol::Grant& one, const protocol::Grant& other) { return one.epoch == other.epoch && one.grant == other.grant; }
 
-// The mover hears of it late: it wakes after the thread of the program that waits for the same, and begins to wait only after some looks.
-// Where nothing was submitted since the program's own wait returned, and the mover's ended with it, or was over as soon as it began, the
-// work had ended by then.
+// The swap engine hears of it late: it wakes after the thread of the program that waits for the same, and begins to wait only after some
+// looks. Where nothing was submitted since the program's own wait returned, and the swap engine's ended with it, or was over as soon as it
+// began, the work had ended by then.
 Instant end_of_work(const Turn& turn, const At& at, Instant waited_from) {
   constexpr int64_t kWakes_ns = 100'000, kAtOnce_ns = 50'000, kLate_ns = 500'000;
   const Seen& seen = at.seen;
@@ -101,7 +101,7 @@ struct Handler {
     turn.budget_sequence = 0;
     nobody_waits(turn, at, false);  // the scheduler says anew who does
     turn.wish.requested = event.wish_told;
-    if (growth_wanted(turn) > 0) at.add(NewsDue{});  // the request anew
+    if (growth_wanted(turn) > 0) at.add(MemoryReportDue{});  // the request anew
   }
 
   void operator()(Introduced) const { ask_headroom_anew(turn, at); }
@@ -169,7 +169,7 @@ struct Handler {
   // What moves while a scheduler comes may be missing in what it is told at registration.
   void operator()(const protocol::SwapProgress& message) const {
     if (turn.connected) return at.add(message);
-    at.add(NewsDue{});
+    at.add(MemoryReportDue{});
   }
   void operator()(MemoryChanged) const { at.send(turn, SendMemory{growth_wanted(turn)}); }
 
@@ -191,7 +191,7 @@ struct Handler {
   void operator()(const LeaseTried& event) const { lease_tried(turn, at, event.charged); }
   void operator()(HeadroomEnded) const { turn.headroom.answer = Headroom::Answer::kNone; }
 
-  // The mover answers in any case. It does nothing without the wish: a client with the lock has what it needs, or is about to.
+  // The swap engine answers in any case. It does nothing without the wish: a client with the lock has what it needs, or is about to.
   void operator()(const protocol::Prefetch& message) const {
     turn.prefetch = message.prefetch;
     turn.prefetch_wanted = turn.phase == Phase::kOut && turn.connected && turn.context;
@@ -218,7 +218,7 @@ struct Handler {
     check_reopening(turn, at);
     if (!turn.growth.kept.end_before(at.now)) return;
     if (turn.idle.terms().memory_waiters == 0) return;
-    at.add(NewsDue{});  // what nobody took goes back
+    at.add(MemoryReportDue{});  // what nobody took goes back
     at.add(WakeLink{});
   }
 };

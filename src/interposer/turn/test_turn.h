@@ -120,7 +120,7 @@ class TestTurn {
   void carry_out(const StartPrefetch& effect) { prefetches.push_back(effect.prefetch); }
   void carry_out(const MakeRoom&) { ++rooms; }
   void carry_out(const WatchIdle&) { ++idle_watches; }
-  void carry_out(const NewsDue&) { ++news; }
+  void carry_out(const MemoryReportDue&) { ++news; }
   void carry_out(const WakeLink&) { ++wakes; }
   void carry_out(const GrowLease& effect) {
     lease += effect.bytes - effect.charged;

@@ -45,7 +45,7 @@ TEST(TurnPauses, ItSaysWhatItSubmittedSinceTheTurnBeganOrTheLastPauseEnded) {
   EXPECT_EQ(turn.sent<protocol::LockReleased>().back().submissions, 5U);
 }
 
-// It wakes from the same wait before the mover does.
+// It wakes from the same wait before the swap engine does.
 TEST(TurnPauses, TheProgramsOwnWaitTellsWhenTheWorkEnded) {
   for (const bool submits_more : {false, true}) {
     TestTurn turn;
@@ -68,7 +68,7 @@ TEST(TurnPauses, TheProgramsOwnWaitTellsWhenTheWorkEnded) {
   }
 }
 
-// The mover looked late, and had nothing to wait for any more.
+// The swap engine looked late, and had nothing to wait for any more.
 TEST(TurnPauses, TheProgramsOwnWaitTellsWhenTheWorkEndedBeforeALateLook) {
   TestTurn turn;
   turn.limited(200);

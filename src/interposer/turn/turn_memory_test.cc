@@ -345,7 +345,7 @@ TEST(TurnPrefetch, WithTheLockNothingIsWantedAndItIsAnswered) {
     turn.bring_to(phase);
     const uint64_t budget = turn.budget;
     turn.take(protocol::Prefetch{1, 400});
-    EXPECT_EQ(turn.prefetches.size(), 1U) << "the mover tells that it has ended";
+    EXPECT_EQ(turn.prefetches.size(), 1U) << "the swap engine tells that it has ended";
     EXPECT_FALSE(prefetch_wanted(turn.state(), 1));
     EXPECT_EQ(turn.budget, budget);
   }

@@ -1,5 +1,5 @@
-// A turn among a scheduler, a mover and a program that do things in random order on virtual time, with connections that are lost. A failure
-// prints its seed; NVSHARE_TEST_SEED repeats that one alone, NVSHARE_TEST_SCALE (default 1) multiplies the number of runs.
+// A turn among a scheduler, a swap engine and a program that do things in random order on virtual time, with connections that are lost. A
+// failure prints its seed; NVSHARE_TEST_SEED repeats that one alone, NVSHARE_TEST_SCALE (default 1) multiplies the number of runs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -250,7 +250,7 @@ class World {
     take(message);
   }
 
-  // ---- the mover ----
+  // ---- the swap engine ----
   void mover_works() {
     if (leaving_) {
       leaving_ = false;
@@ -341,7 +341,7 @@ class World {
   }
   void carry_out(const MakeRoom&) {}
   void carry_out(const WatchIdle&) { idle_watched_ = true; }
-  void carry_out(const NewsDue&) { news_waiting_ = link_awake_ = true; }
+  void carry_out(const MemoryReportDue&) { news_waiting_ = link_awake_ = true; }
   void carry_out(const WakeLink&) { link_awake_ = true; }
   void carry_out(const SendMemory&) {
     if (!turn_.connected) fail("a message to nobody");

@@ -202,7 +202,7 @@ TEST(TurnCrossings, TheSchedulersEndGivesAnUnfinishedDrainUp) {
   const uint64_t drain = turn.drains.back();
   turn.take(Disconnected{});
   EXPECT_EQ(turn->phase, R);
-  EXPECT_FALSE(turn.take(WorkDrained{drain}).agreed) << "the mover hears of it too late";
+  EXPECT_FALSE(turn.take(WorkDrained{drain}).agreed) << "the swap engine hears of it too late";
   EXPECT_EQ(turn->phase, R);
   turn.take(Connected{9, false});
   turn.take(protocol::LockOk{{9, 1}, 50, 1});
@@ -216,7 +216,7 @@ TEST(TurnCrossings, TheSchedulersEndGivesAnUnfinishedDrainUp) {
   EXPECT_EQ(released[0].grant.epoch, 9U);
 }
 
-TEST(TurnCrossings, TheSchedulersEndLeavesAFinishedDrainToTheMover) {
+TEST(TurnCrossings, TheSchedulersEndLeavesAFinishedDrainToTheSwapEngine) {
   TestTurn turn;
   turn.bring_to(D);
   EXPECT_TRUE(turn.take(WorkDrained{turn.drains.back()}).agreed);

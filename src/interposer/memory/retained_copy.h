@@ -9,7 +9,7 @@
 
 namespace nvshare::interposer {
 
-struct KeptCopy {
+struct RetainedCopy {
   static constexpr uint8_t kChangesMost = 3;  // in a row: then it is not hashed for a while
   static constexpr uint8_t kRest = 16;        // times that it leaves without
 

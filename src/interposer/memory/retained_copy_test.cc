@@ -1,4 +1,4 @@
-#include "interposer/memory/kept_copy.h"
+#include "interposer/memory/retained_copy.h"
 
 #include <gtest/gtest.h>
 
@@ -97,7 +97,7 @@ class KeptCopies : public testing::Test {
     copy.slot.data = copy.known && has_room ? &place : nullptr;
     return !same;
   }
-  KeptCopy copy;
+  RetainedCopy copy;
   char place = 0;
   int hashed = 0;
 };
@@ -123,7 +123,7 @@ TEST_F(KeptCopies, ThatChangeEachTimeAreSeldomHashed) {
   // Once they change no more they leave without a copy again, after a rest at most.
   int copied = 0;
   for (int i = 0; i < 40; ++i) copied += leaves(1000) ? 1 : 0;
-  EXPECT_LE(copied, KeptCopy::kRest + 2);
+  EXPECT_LE(copied, RetainedCopy::kRest + 2);
   EXPECT_FALSE(leaves(1000));
 }
 
