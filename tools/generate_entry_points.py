@@ -451,7 +451,7 @@ def main():
             (GENERATED / name).write_text(files[name])
             print(f"{(GENERATED / name).relative_to(ROOT)}: written")
         return 0
-    strangers = sorted(path.name for path in GENERATED.iterdir() if path.name not in files)
+    strangers = sorted(path.name for path in GENERATED.iterdir() if path.name not in files and path.name != "README.md")
     for name in differing:
         print(f"{(GENERATED / name).relative_to(ROOT)}: differs: run tools/generate_entry_points.py")
     for name in strangers:
