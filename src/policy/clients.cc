@@ -202,7 +202,7 @@ void set_suspended(Context& context, const TenantSuspended& event) {
 
 namespace {
 
-// Members of a gang end their work together: who asks to join it is let in first, though not for ever.
+// Members of a gang end their work together: a client that asks to join it is let in first, though not for ever.
 bool gang_is_not_whole(Context& context, Gpu& gpu, const Client& client) {
   const Gang* gang = gang_of(context.state, client);
   if (gang == nullptr) return false;

@@ -184,7 +184,7 @@ using Waiting = std::map<GpuId, std::vector<ClientId>>;
 bool complete_gang(Context& context, const Waiting& waiting);
 void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
 
-// pauses.cc: who has a limit, and the GPU to itself or together with others, keeps the lock in its pauses
+// pauses.cc: a client that has a limit, and the GPU to itself or together with others, keeps the lock in its pauses
 int64_t count_there(const Context& context, const Gpu& gpu);  // clients that use the GPU or did so lately; of several not all
 Duration may_pause(const Context& context, const Gpu& gpu, const Client& client, int64_t there);  // once idle for so long; 0: it may not
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event);

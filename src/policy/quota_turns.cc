@@ -253,7 +253,7 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
     drop_tenant(context, gpu, account.tenant, "its tenant has used up its compute limit");
 }
 
-// Among tenants that run together: who is above its quota makes way while another is below its own. Those that run one after the other
+// Among tenants that run together: one that is above its quota makes way while another is below its own. Those that run one after the other
 // need no such word, because next is always who is owed most.
 void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive& is_exclusive, const Pressers& others, bool looks) {
   const Config& config = context.config();

@@ -340,7 +340,8 @@ struct PodsRequest {
   enum class List { kNone, kFirst, kLast };
   std::vector<PodRequest> pods;
   bool complete = false;  // there are no others
-  // Of all pods, in requests of at most kPodsMax: who was named in none from the first to the last is gone. A first one begins anew.
+  // Of all pods, in requests of at most kPodsMax: a pod that none of them names from the first to the last is gone. A first one begins
+  // anew.
   List list = List::kNone;
   std::optional<uint64_t> notices_after;  // asks for notices with numbers above this one
 };

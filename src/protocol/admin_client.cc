@@ -48,7 +48,7 @@ Result<void> Client::begin(const protocol::admin::Request& request) {
   while (sent < line.size()) {
     ssize_t n = send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EPIPE) return {};  // closed: who is refused is told why before that, which is there to be read
+    if (n < 0 && errno == EPIPE) return {};  // closed: a client that is refused is told why before that, which is there to be read
     if (n < 0) return error_format("cannot send to %s: %s", path_.c_str(), strerror(errno));
     sent += static_cast<size_t>(n);
   }

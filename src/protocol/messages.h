@@ -171,7 +171,7 @@ struct Registered {
   uint64_t lease;            // at least what Register said
   uint64_t others_charged;   // by the tenant's other clients on this GPU
   uint64_t memory_ceiling;   // allocated bytes past this can never fit and fail with out of memory
-  uint64_t gpu_total_bytes;  // the GPU's size as the scheduler takes it: smaller than the real one when it was told so
+  uint64_t gpu_total_bytes;  // the GPU's size as the scheduler takes it: smaller than the real one when it is configured so
   // since version 2
   char release[kReleaseBytes];  // the scheduler's, NUL-terminated, for people
   uint64_t tenant;              // whose client it is, as `nvsharectl status` numbers it
@@ -418,7 +418,7 @@ struct HeadroomTaken {
 };
 
 // Contention.limited: bits.
-inline constexpr uint32_t kLimitedCompute = 1;  // a compute limit or slicing applies on this client's GPU: who holds the lock is billed
+inline constexpr uint32_t kLimitedCompute = 1;  // a compute limit or slicing applies on this client's GPU: the lock's holder is billed
 inline constexpr uint32_t kLimitedAll = kLimitedCompute;
 inline constexpr uint32_t kIdleReleaseUsMax = 10'000'000;
 

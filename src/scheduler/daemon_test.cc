@@ -62,7 +62,7 @@ TEST_F(DaemonTest, AskersOfTheStatusAllHaveOne) {
   for (std::future<bool>& asker : askers) EXPECT_TRUE(asker.get());
 }
 
-// The report that one viewer has is another's, too, where that one would have one soon; who asks without `early_ms` has its own.
+// The report that one viewer has is another's, too, where that one would have one soon; a viewer that asks without `early_ms` has its own.
 TEST_F(DaemonTest, ViewersShareWholeReports) {
   start();
   const uint64_t changes = status().changes;

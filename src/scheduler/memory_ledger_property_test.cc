@@ -1,8 +1,8 @@
 // Random processes of one tenant on a model of the protocol: they allocate, free, stop, die; messages take their time; the limit changes;
 // the scheduler restarts. What must hold: the tenant never charges more than the highest limit that was in force since what it held was
-// last within the limit; who is refused was over the limit by what was in use or could not be asked; everybody is answered; at the end all
-// is as free as it was. A seed is printed on failure; NVSHARE_TEST_SEED repeats it, NVSHARE_TEST_SCALE multiplies the number of runs. A
-// ledger that grants what it does not have (the canary) must be caught.
+// last within the limit; a client that is refused was over the limit by what was in use or could not be asked; everybody is answered; at
+// the end all is as free as it was. A seed is printed on failure; NVSHARE_TEST_SEED repeats it, NVSHARE_TEST_SCALE multiplies the number of
+// runs. A ledger that grants what it does not have (the canary) must be caught.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

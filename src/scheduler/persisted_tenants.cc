@@ -204,7 +204,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
   return {};
 }
 
-// A pod that was told of, with clients or without: its first program may come before who speaks for pods is back. An error: it is none.
+// A pod that was told of, with clients or without: its first program may come before the device plugin is back. An error: it is none.
 Result<void> read_pod(const Json& entry, std::string* uid, PodLimits* limits) {
   try {
     entry.at("uid").get_to(*uid);
@@ -277,7 +277,7 @@ void Tenants::load_tenant(const Json& entry, std::string* left_out) {
     *left_out += "; tenant '" + printable(key.c_str()) + "': " + read.error().text;
     return;
   }
-  // As it was told: whoever speaks for pods says it again, or that it holds no longer.
+  // As it was configured: the device plugin says it again, or that it holds no longer.
   if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods.remember(key.substr(4), tenant.pod);
   if (!has_ended(key, tenant)) index(tenants_.insert_or_assign(key, tenant).first);
 }

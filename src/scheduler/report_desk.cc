@@ -35,7 +35,7 @@ void ReportDesk::make_report() {
     age_max_ns = age_max_ns_;
     changes_min = changes_min_;
     wish = wishes_;
-    wanted_ = false;  // also where the report fails: who comes next asks anew
+    wanted_ = false;  // also where the report fails: the next viewer asks anew
   }
   if (!look) return;
   Report report = look(age_max_ns, changes_min);

@@ -199,7 +199,7 @@ class Tenants {
   std::string problem_;
 };
 
-// A client of it that came back was told that limit there. The device plugin, which speaks for pods, will say it again, or that it no
+// A client of it that came back had that limit there. The device plugin, which speaks for pods, will say it again, or that it no
 // longer holds; until then each GPU has the lowest that was told there, and others the highest of them.
 void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);
 // Where a job's memory limit is a part of the GPU: how much that is, now that it is known.

@@ -45,7 +45,7 @@ TEST_F(UtilizationMonitorTest, ATenantsProcessesAreSummedUpAndOthersAreNobodys) 
   EXPECT_DOUBLE_EQ(watch_.of_others().nvml, 6);
   EXPECT_FALSE(watch_.of_tenant(3));
 
-  // Only the latest ten seconds are shown; who is not listed used nothing.
+  // Only the latest ten seconds are shown; a process that is not listed used nothing.
   seconds(10, {{20, 100}}, 0, 100);
   EXPECT_EQ(watch_.span(), 10 * kSecond);
   EXPECT_DOUBLE_EQ(watch_.of_tenant(1)->nvml, 0);

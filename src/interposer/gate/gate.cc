@@ -22,8 +22,8 @@ pthread_once_t key_once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
 bool key_made = false;
 
-constexpr int64_t kMessageSettle_ns =
-    40'000;  // from a message's arrival until it has opened the gate, if it does and nothing keeps its reader
+// From a message's arrival until it has opened the gate, if it does and nothing keeps its reader.
+constexpr int64_t kMessageSettle_ns = 40'000;
 
 int membarrier(int command) { return static_cast<int>(syscall(SYS_membarrier, command, 0, 0)); }
 
