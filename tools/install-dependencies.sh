@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and testing nvshare needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 and their kin).
-#   tools/install-dependencies.sh [demo] [docs] [build] [test] [lint] [package] [arm64]      build, test and lint when none is named
+#   tools/install-dependencies.sh [demo] [docs] [build] [test] [lint] [package] [machine] [arm64]      build, test and lint when none is named
 # Says what is missing before it installs it; takes a few hundredths of a second when nothing is. Uses sudo unless run as root.
 set -euo pipefail
 
@@ -20,7 +20,10 @@ docs_packages=(git mkdocs mkdocs-material python3 python3-markdown-it)
 # lines; a headless Chromium opens the scheduler's page (100 MB, seconds; the test is skipped without).
 services=(prometheus munge slurmctld slurmd)
 test_packages=("${services[@]}" bubblewrap fish python3-ipykernel python3-jsonschema python3-jupyter-client python3-yaml rpm slurm-client zsh)
+# A minimal Debian in a folder, on which the package is installed (test/deploy/fresh_machine_test.py; skipped without).
+machine_packages=(debootstrap)
 if grep -qs '^ID=debian$' /etc/os-release; then
+  test_packages+=("${machine_packages[@]}")
   test_packages+=(chromium-headless-shell)  # Ubuntu has it as a snap alone
   test_packages+=("${docs_packages[@]}")    # the site of the documents is tested with the mkdocs of Debian 12
 fi
@@ -51,10 +54,11 @@ for group in "$@"; do
     docs) wanted+=("${docs_packages[@]}") ;;
     build) wanted+=("${build_packages[@]}") ;;
     test) wanted+=("${test_packages[@]}") ;;
+    machine) wanted+=("${machine_packages[@]}") ;;
     package) wanted+=("${package_packages[@]}") ;;
     arm64) wanted+=("${arm64_packages[@]}") ;;
     lint) wanted+=("${lint_packages[@]}" "$(clang_runtime_package)") ;;
-    *) echo "install-dependencies: unknown group '$group'; there are 'demo', 'docs', 'build', 'test', 'lint', 'package' and 'arm64'" >&2; exit 2 ;;
+    *) echo "install-dependencies: unknown group '$group'; there are 'demo', 'docs', 'build', 'test', 'lint', 'package', 'machine' and 'arm64'" >&2; exit 2 ;;
   esac
 done
 

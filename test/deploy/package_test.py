@@ -106,6 +106,8 @@ class Packages(unittest.TestCase):
         # What the scheduler writes when it runs.
         (root / "run/nvshare").mkdir(parents=True)
         (root / "run/nvshare/tenants").write_text("{}")
+        (root / "run/nvshare-locks").mkdir()
+        (root / "run/nvshare-locks/GPU-1.lock").touch()
         before = (root / "usr/lib/nvshare/libnvshare.so").stat().st_ino
         self.dpkg("--install", self.packages["nvshare"])  # an upgrade: another file, running programs keep theirs
         self.assertNotEqual(before, (root / "usr/lib/nvshare/libnvshare.so").stat().st_ino)
@@ -224,7 +226,7 @@ class RpmPackages(unittest.TestCase):
         # What it removes on the machine is not for a test: that it can be read, and what it names.
         postun = TREE / "deploy/packaging/rpm/postun"
         run("sh", "-n", postun)
-        for place in ("/run/nvshare", "/run/lock/nvshare", "/etc/default/nvshare-scheduler"):
+        for place in ("/run/nvshare", "/run/nvshare-locks", "/etc/default/nvshare-scheduler"):
             self.assertIn(place, postun.read_text())
             self.assertIn(place.removeprefix("/"), (TREE / "deploy/packaging/postrm").read_text())
 
