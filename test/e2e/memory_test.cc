@@ -104,6 +104,16 @@ TEST_F(Memory, WhatWasFreedInStreamOrderIsNotSwapped) {
   EXPECT_LE(most, 26 * kMiB);
 }
 
+// A stream passes its frees one after the other, so each look asks about the oldest alone.
+TEST_F(Memory, ManyPendingFreesCostAnAllocationFewQuestions) {
+  Child& child = stage_.start("pending", {"pending-frees", "--count", "500"});
+  stage_.expect_success(child);
+  const std::string log = child.log();
+  const size_t at = log.find("questions: ");
+  ASSERT_NE(at, std::string::npos) << log;
+  EXPECT_LE(std::stol(log.substr(at + 11)), 1000);
+}
+
 // Bytes of a process's mappings that no core file has.
 int64_t not_dumped(pid_t pid) {
   std::ifstream maps("/proc/" + std::to_string(pid) + "/smaps");

@@ -46,6 +46,7 @@ Config read() {
   config.no_nvml = number("SIMGPU_NO_NVML", 0, 0, 1) != 0;
   config.mig_devices = static_cast<int>(number("SIMGPU_MIG", 0, 0, 6));
   config.nvlink_group = static_cast<int>(number("SIMGPU_NVLINK_GROUP", 0, 0, 8));
+  config.no_peers = number("SIMGPU_NO_PEERS", 0, 0, 1) != 0;
   config.faults = text("SIMGPU_FAULTS");
   return config;
 }

@@ -8,7 +8,9 @@
 
 namespace simgpu {
 
-uint64_t living_events();  // event.cc: of this process
+// event.cc: of this process
+uint64_t living_events();
+uint64_t event_queries();
 
 namespace {
 
@@ -27,6 +29,7 @@ constexpr Counter kCounters[] = {
     {"to_device_busy_ns", [] { return Machine::get().busy_ns(0, Engine::kToDevice); }},
     {"to_host_busy_ns", [] { return Machine::get().busy_ns(0, Engine::kToHost); }},
     {"events", [] { return process() != nullptr ? living_events() : 0; }},
+    {"event_queries", [] { return event_queries(); }},
     {"used_bytes", [] { return Machine::get().memory(0).used; }},
 };
 

@@ -222,8 +222,11 @@ CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUst
   if (transfer.width == 0 || transfer.rows == 0 || transfer.slices == 0) return CUDA_SUCCESS;
   Route route;
   const bool capturing = stream->capture.load(std::memory_order_acquire) != nullptr;
-  if (sides.source < 0) sides.source = stream->context->device;
-  if (sides.target < 0) sides.target = stream->context->device;
+  // What may be reached is the current context's matter, also in a stream of another GPU (measured).
+  const Context* current = t_thread.current();
+  const int device = current != nullptr ? current->device : stream->context->device;
+  if (sides.source < 0) sides.source = device;
+  if (sides.target < 0) sides.target = device;
   if (const CUresult result = plan(transfer, source_is, target_is, capturing, sides, &route)) return result;
   if (fault_strikes(Machine::get().faults().copy_fail)) return CUDA_ERROR_UNKNOWN;
   auto work = std::make_shared<CopyWork>(transfer, route);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "simgpu/config.h"
 #include "simgpu/context.h"
 #include "simgpu/core.h"
 
@@ -132,7 +133,7 @@ SIM_API CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
 SIM_API CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   if (const CUresult result = enter_process()) return result;
   if (!valid_device(device) || !valid_device(peer)) return CUDA_ERROR_INVALID_DEVICE;
-  *can = device != peer ? 1 : 0;
+  *can = device != peer && !config().no_peers ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

@@ -8,6 +8,7 @@
 namespace simgpu {
 namespace {
 
+std::atomic<uint64_t> queries{0};
 std::atomic<uint64_t> living{0};  // those that their context took along stay counted
 
 class RecordWork : public Work {
@@ -262,7 +263,10 @@ SIM_API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned
   return flags > kExternal ? CUDA_ERROR_INVALID_VALUE : wait(stream, Default::kPerThread, event);
 }
 
+uint64_t event_queries() { return queries.load(std::memory_order_relaxed); }
+
 SIM_API CUresult cuEventQuery(CUevent handle) {
+  queries.fetch_add(1, std::memory_order_relaxed);
   Event* event = nullptr;
   if (const CUresult result = find_event(handle, &event)) return result;
   if (const CUresult result = check_unsafe_call()) return result;

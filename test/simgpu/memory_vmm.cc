@@ -228,6 +228,8 @@ SIM_API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAc
     if (descriptions[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) granted |= device;
     access |= descriptions[i].flags;
   }
+  const auto is_out_of_reach = [&](const Range* range) { return (granted & ~(1u << range->device)) != 0; };
+  if (config().no_peers && std::any_of(ranges.begin(), ranges.end(), is_out_of_reach)) return CUDA_ERROR_INVALID_DEVICE;
   // Devices that are not named keep what they have.
   for (const Range* range : ranges) {
     if ((range->accessors & ~named) != 0) access |= CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

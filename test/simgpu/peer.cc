@@ -1,5 +1,6 @@
 // Access of one device to another's memory. Plain memory follows cuCtxEnablePeerAccess, virtual memory only cuMemSetAccess, memory of pools
 // only cuMemPoolSetAccess, as on the real driver (measured). Copies of plain memory need none.
+#include "simgpu/config.h"
 #include "simgpu/context.h"
 #include "simgpu/memory.h"
 
@@ -41,6 +42,7 @@ SIM_API CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
   const Context* peer = to_context(handle);
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (peer == nullptr || !peer->alive.load() || peer->device == context->device) return CUDA_ERROR_INVALID_CONTEXT;
+  if (config().no_peers) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;  // as documented
   const uint32_t bit = 1u << peer->device;
   return (context->peers.fetch_or(bit) & bit) != 0 ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
 }

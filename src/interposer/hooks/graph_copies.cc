@@ -21,8 +21,8 @@ void collect(CUgraph graph, std::vector<GraphCopies::Copy>* copies) {
   each_graph_node(graph, [&](CUgraphNode node, CUgraphNodeType type) {
     CUDA_MEMCPY3D copy{};
     if (type != CU_GRAPH_NODE_TYPE_MEMCPY || real_driver().cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) return;
-    const MemoryKind target = kind_of(copy.dstMemoryType, copy.dstDevice);
-    const MemoryKind source = kind_of(copy.srcMemoryType, copy.srcDevice);
+    const MemoryKind target = kind_by_driver(copy.dstMemoryType, copy.dstDevice);
+    const MemoryKind source = kind_by_driver(copy.srcMemoryType, copy.srcDevice);
     if (target != MemoryKind::kUnknown || source != MemoryKind::kUnknown) copies->push_back({node, target, source});
   });
 }
@@ -59,8 +59,8 @@ void GraphCopies::destroyed(CUgraphExec executable) {
 
 bool GraphCopies::changes_kind(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy) {
   if (!governs()) return false;
-  const MemoryKind target = kind_of(copy.dstMemoryType, copy.dstDevice);
-  const MemoryKind source = kind_of(copy.srcMemoryType, copy.srcDevice);
+  const MemoryKind target = kind_by_driver(copy.dstMemoryType, copy.dstDevice);
+  const MemoryKind source = kind_by_driver(copy.srcMemoryType, copy.srcDevice);
   Lock lock(mutex_);
   const auto place = place_of(executable);
   if (place == executables_.end() || place->handle != executable) return false;

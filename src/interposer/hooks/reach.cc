@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "interposer/hooks/at_stream.h"
+#include "interposer/memory/access.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -38,11 +39,16 @@ bool has_no_context(CUmemorytype type, CUdeviceptr address) {
          context == nullptr;
 }
 
+void name_current(CUDA_MEMCPY3D_PEER* copy) {
+  CUcontext current = nullptr;
+  real_driver().cuCtxGetCurrent(&current);
+  copy->srcContext = copy->dstContext = current;
+}
+
+// The contexts of `copy` are those of what has none of its own.
 bool peer_copy(CUDA_MEMCPY3D_PEER copy, const CUstream* stream, bool per_thread, CUresult* result) {
   if (in_a_capture(stream)) return false;
-  CUcontext current = nullptr;
   const RealDriver& driver = real_driver();
-  driver.cuCtxGetCurrent(&current);
   const bool from_array = copy.srcMemoryType == CU_MEMORYTYPE_ARRAY;
   const bool to_array = copy.dstMemoryType == CU_MEMORYTYPE_ARRAY;
   const CUcontext from = from_array || copy.srcMemoryType == CU_MEMORYTYPE_HOST ? nullptr : context_of(copy.srcDevice);
@@ -51,8 +57,8 @@ bool peer_copy(CUDA_MEMCPY3D_PEER copy, const CUstream* stream, bool per_thread,
   if (has_no_context(copy.srcMemoryType, copy.srcDevice) || has_no_context(copy.dstMemoryType, copy.dstDevice)) return false;
   if (from != nullptr) copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
   if (to != nullptr) copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.srcContext = from != nullptr ? from : current;
-  copy.dstContext = to != nullptr ? to : current;
+  if (from != nullptr) copy.srcContext = from;
+  if (to != nullptr) copy.dstContext = to;
   if (stream == nullptr) {
     *result = (per_thread ? driver.cuMemcpy3DPeer_ptds : driver.cuMemcpy3DPeer)(&copy);
   } else {
@@ -114,6 +120,11 @@ MemoryKind kind_of(CUdeviceptr address) {
 
 MemoryKind kind_of(CUmemorytype type, CUdeviceptr address) {
   return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? kind_of(address) : MemoryKind::kUnknown;
+}
+
+MemoryKind kind_by_driver(CUmemorytype type, CUdeviceptr address) {
+  const MemoryKind kind = kind_of(type, address);
+  return kind == MemoryKind::kUnknown && has_no_context(type, address) ? MemoryKind::kOfNone : kind;
 }
 
 bool mixes_plain_and_other(const Addresses& named) {
@@ -210,7 +221,20 @@ bool copy_by_peers(const CUDA_MEMCPY3D& copy, const CUstream* stream, bool per_t
   CUDA_MEMCPY3D_PEER peer{};
   static_assert(sizeof peer == sizeof copy);  // the same, with contexts in the reserved places
   memcpy(&peer, &copy, sizeof peer);
+  name_current(&peer);
   return peer_copy(peer, stream, per_thread, result);
+}
+
+bool lie_apart(CUdeviceptr one, CUdeviceptr other) {
+  AllocationRange range;
+  const Device* first = process().owner(one, &range);
+  const Device* second = process().owner(other, &range);
+  if (first == nullptr || second == nullptr || first == second) return false;
+  return reachable(1u << first->ordinal(), second->ordinal()) == 0 || reachable(1u << second->ordinal(), first->ordinal()) == 0;
+}
+
+bool copy_by_peers(const CUDA_MEMCPY3D_PEER& copy, const CUstream* stream, bool per_thread, CUresult* result) {
+  return lie_apart(copy.srcDevice, copy.dstDevice) && peer_copy(copy, stream, per_thread, result);
 }
 
 bool copy_by_peers(const CUDA_MEMCPY2D& copy, const CUstream* stream, bool per_thread, CUresult* result) {
@@ -233,6 +257,7 @@ bool copy_by_peers(const CUDA_MEMCPY2D& copy, const CUstream* stream, bool per_t
   peer.WidthInBytes = copy.WidthInBytes;
   peer.Height = copy.Height;
   peer.Depth = 1;
+  name_current(&peer);
   return peer_copy(peer, stream, per_thread, result);
 }
 

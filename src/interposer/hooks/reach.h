@@ -112,6 +112,8 @@ bool mixes_plain_and_other(const Addresses& named);
 // known: host memory, an array, memory that was freed.
 enum class MemoryKind : uint8_t { kUnknown, kOfContext, kOfNone };
 MemoryKind kind_of(CUmemorytype type, CUdeviceptr address);
+// Also of memory that the driver alone knows, such as that of pools that may be shared.
+MemoryKind kind_by_driver(CUmemorytype type, CUdeviceptr address);
 
 // A thread without a context may name them: plain memory, also imported, and none that has no context of its own (of a pool, virtual).
 bool need_no_context(const Addresses& named);
@@ -131,10 +133,15 @@ class BorrowedContext {
 // GPUs (bits) on which the program has a context.
 uint32_t gpus_in_use();
 
+// Whether both lie on GPUs that cannot reach each other.
+bool lie_apart(CUdeviceptr one, CUdeviceptr other);
+
 // The copy through the peer variant, where that may help; false: it does not. The caller is inside the gate. `stream` is null for a
 // synchronous copy.
 bool copy_by_peers(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread, CUresult* result);
 bool copy_by_peers(const CUDA_MEMCPY2D& copy, const CUstream* stream, bool per_thread, CUresult* result);
 bool copy_by_peers(const CUDA_MEMCPY3D& copy, const CUstream* stream, bool per_thread, CUresult* result);
+// With the contexts of its memory in place of those that it names, where GPUs cannot reach each other.
+bool copy_by_peers(const CUDA_MEMCPY3D_PEER& copy, const CUstream* stream, bool per_thread, CUresult* result);
 
 }  // namespace nvshare::interposer

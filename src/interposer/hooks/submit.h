@@ -138,13 +138,24 @@ inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUdevice
 inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
   return copy_by_peers(to, from, bytes, &stream, per_thread, result);
 }
+// The peer variant itself: a driver takes other contexts than the memory's for plain memory. Of what ours is to it that is said for GPUs
+// that reach each other only.
+inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
+  return lie_apart(to, from) && copy_by_peers(to, from, bytes, nullptr, per_thread, result);
+}
+inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes,
+                     CUstream stream) {
+  return lie_apart(to, from) && copy_by_peers(to, from, bytes, &stream, per_thread, result);
+}
 template <typename Description>
-requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D>
+requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D> ||
+    std::is_same_v<Description, CUDA_MEMCPY3D_PEER>
 bool by_peers(bool per_thread, CUresult* result, const Description* copy) {
   return copy != nullptr && copy_by_peers(*copy, nullptr, per_thread, result);
 }
 template <typename Description>
-requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D>
+requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D> ||
+    std::is_same_v<Description, CUDA_MEMCPY3D_PEER>
 bool by_peers(bool per_thread, CUresult* result, const Description* copy, CUstream stream) {
   return copy != nullptr && copy_by_peers(*copy, &stream, per_thread, result);
 }

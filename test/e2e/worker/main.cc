@@ -46,6 +46,7 @@ constexpr Mode kModes[] = {
     {"replace", run_replace},
     {"free-while-loading", run_free_while_loading},
     {"free-and-stay", run_free_and_stay},
+    {"pending-frees", run_pending_frees},
     {"hold", run_hold},
     {"serve", run_serve},
     {"meet", run_meet},

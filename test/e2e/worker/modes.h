@@ -16,6 +16,7 @@ void run_churn(const Options& options);
 void run_replace(const Options& options);
 void run_free_while_loading(const Options& options);
 void run_free_and_stay(const Options& options);
+void run_pending_frees(const Options& options);
 void run_grow(const Options& options);
 void run_limit(const Options& options);
 void run_limit_kinds(const Options& options);

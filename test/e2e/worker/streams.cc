@@ -3,9 +3,11 @@
 #include <cinttypes>
 #include <cstdio>
 #include <thread>
+#include <vector>
 
 #include "e2e/worker/desk.h"
 #include "e2e/worker/modes.h"
+#include "simgpu/control.h"
 
 namespace nvshare::e2e {
 namespace {
@@ -119,6 +121,35 @@ void run_streams(const Options& options) {
     ballast->verify_checksum(desk.scratch);
   }
   ballast->verify_bytes();
+  release_primary();
+}
+
+// --count blocks are freed in the order of a stream that stands still; then memory is allocated 100 times in another's.
+void run_pending_frees(const Options& options) {
+  retain_primary();
+  const CUstream stream = make_stream();
+  const CUstream elsewhere = make_stream();
+  std::vector<CUdeviceptr> blocks(options.number("count", 500));
+  for (CUdeviceptr& block : blocks) check(cuda().cuMemAllocAsync(&block, 4096, stream), "cuMemAllocAsync");
+  std::atomic<bool> go{false};
+  check(cuda().cuLaunchHostFunc(
+            stream,
+            [](void* data) {
+              while (!static_cast<std::atomic<bool>*>(data)->load()) usleep(100);
+            },
+            &go),
+        "cuLaunchHostFunc");
+  for (const CUdeviceptr block : blocks) check(cuda().cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+  uint64_t before = 0, after = 0;
+  simgpu_control("event_queries", &before);
+  std::vector<CUdeviceptr> others(100);
+  for (CUdeviceptr& other : others) check(cuda().cuMemAllocAsync(&other, 4096, elsewhere), "cuMemAllocAsync");
+  simgpu_control("event_queries", &after);
+  std::printf("questions: %llu\n", static_cast<unsigned long long>(after - before));
+  go.store(true);
+  check(cuda().cuStreamSynchronize(stream), "cuStreamSynchronize");
+  for (const CUdeviceptr other : others) check(cuda().cuMemFreeAsync(other, elsewhere), "cuMemFreeAsync");
+  for (const CUstream each : {stream, elsewhere}) check(cuda().cuStreamDestroy_v2(each), "cuStreamDestroy");
   release_primary();
 }
 

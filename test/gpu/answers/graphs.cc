@@ -296,6 +296,32 @@ void changed_copies() {
   change_all("a pool gone");
 }
 
+// Of a pool that another GPU may use, which is the driver's own under nvshare, too.
+void two_gpus_changed_copies() {
+  use(1);
+  const Context context = use(0);
+  Memory memory = make_memory();
+  void* const pool = new_pool();
+  const Access access{{1, 1}, 3};
+  say_result("open it to the other GPU", call("cuMemPoolSetAccess", pool, &access, size_t{1}));
+  const OfKind kinds[] = {{"plain", plain()}, {"of the open pool", in_order(pool)}};
+  must("cuCtxSynchronize");
+  std::vector<Made> all;
+  for (const OfKind& each : kinds) {
+    all.push_back(make_copy(std::string("to ") + each.name, each.address, memory.a, context));
+    all.push_back(make_copy(std::string("from ") + each.name, memory.a, each.address, context));
+  }
+  settle();
+  for (const Made& each : all) {
+    for (const OfKind& to : kinds) {
+      const Copy3D there = line(to.address + 128, memory.a + 256, 48);
+      const Copy3D back = line(memory.a + 256, to.address + 128, 48);
+      say_result(each.name + ", to " + to.name, call("cuGraphExecMemcpyNodeSetParams", each.executable, each.node, &there, context));
+      say_result(each.name + ", from " + to.name, call("cuGraphExecMemcpyNodeSetParams", each.executable, each.node, &back, context));
+    }
+  }
+}
+
 // The node is changed once its graph is instantiated: what the executable graph may be changed to stays as it was.
 void copies_changed_later() {
   const Context context = use(0);

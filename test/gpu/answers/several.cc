@@ -184,6 +184,23 @@ void two_gpus() {
   say_result("of its own memory", call("cuMemsetD8_v2", pair.here, static_cast<unsigned char>(4), kMiB));
 }
 
+// The same where no GPU can use the other's memory: copies go through the host. Elsewhere they answer the same.
+void two_gpus_apart() {
+  const Pair pair = make_pair();
+  settle();
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  say_result("fill of another GPU's memory", call("cuMemsetD8Async", pair.there, static_cast<unsigned char>(4), kMiB, stream));
+  every_copy(pair, stream);
+  attempt_swapped(pair, stream);
+  must("cuCtxSetCurrent", pair.context[0]);
+  try_copy(pair, "small", 1000, [&] { return call("cuMemcpyDtoD_v2", pair.small_there, pair.small_here, size_t{1000}); });
+  must("cuCtxSetCurrent", pair.context[0]);
+  say_result("fill after copies", call("cuMemsetD8_v2", pair.there, static_cast<unsigned char>(4), kMiB));
+  say_result("of its own memory", call("cuMemsetD8_v2", pair.here, static_cast<unsigned char>(4), kMiB));
+  must("cuCtxSynchronize");
+}
+
 void two_gpus_graphs() {
   const Pair pair = make_pair();
   settle();
