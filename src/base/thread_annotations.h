@@ -10,6 +10,11 @@
 #define NVSHARE_THREAD_ANNOTATION(x)
 #endif
 
+// Abseil, which gRPC's headers include, defines some of the names, to the same meaning.
+#undef GUARDED_BY
+#undef PT_GUARDED_BY
+#undef NO_THREAD_SAFETY_ANALYSIS
+
 // Of classes: a mutex, and what holds one for as long as it lives.
 #define CAPABILITY(name) NVSHARE_THREAD_ANNOTATION(capability(name))
 #define SCOPED_CAPABILITY NVSHARE_THREAD_ANNOTATION(scoped_lockable)
