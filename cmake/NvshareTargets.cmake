@@ -22,7 +22,7 @@ find_package(Threads REQUIRED)
 
 set(NVSHARE_ALLOWED_base "")
 set(NVSHARE_ALLOWED_protocol base)
-set(NVSHARE_ALLOWED_policy base)
+set(NVSHARE_ALLOWED_policy "")
 set(NVSHARE_ALLOWED_cuda base)
 set(NVSHARE_ALLOWED_interposer protocol cuda base)
 set(NVSHARE_ALLOWED_scheduler policy protocol cuda base)
