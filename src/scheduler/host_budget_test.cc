@@ -50,6 +50,19 @@ class HostBudgetTest : public testing::Test {
     decisions.insert(decisions.end(), more.begin(), more.end());
     return decisions;
   }
+  // Client 1 has so many whole segments and uses none of them.
+  std::vector<HostBudget::Lend> lend_unused(int segments) {
+    auto lends = of<HostBudget::Lend>(ask(1, segments * HostBudget::kSegmentMax));
+    budget_.report(1, segments * HostBudget::kSegmentMax, 0);
+    return lends;
+  }
+  // The machine runs short by so many for a moment.
+  std::vector<HostBudget::Shrink> run_short_by(int segments) {
+    budget_.observe({20 * kGiB - segments * HostBudget::kSegmentMax, std::nullopt});
+    auto shrinks = of<HostBudget::Shrink>(settle());
+    budget_.observe({100 * kGiB, std::nullopt});
+    return shrinks;
+  }
 
   HostBudget budget_{[this] { return ++last_id_; }, 0};
   SegmentId last_id_ = 0;
@@ -511,13 +524,9 @@ TEST_F(HostBudgetTest, AMachineThatRunsShortGetsBackWhatIsUnused) {
 // What a client asks for while it gives segments back is in addition to what it keeps: it was taken to have that much already, and waited
 // for an answer in vain.
 TEST_F(HostBudgetTest, WhatAClientAsksForWhileItGivesBackIsLentAfterwards) {
-  const auto lends = of<HostBudget::Lend>(ask(1, 2 * HostBudget::kSegmentMax));
-  ASSERT_EQ(lends.size(), 2u);
-  budget_.report(1, 2 * HostBudget::kSegmentMax, 0);
-  budget_.observe({20 * kGiB - 2 * HostBudget::kSegmentMax, std::nullopt});
-  const auto shrinks = of<HostBudget::Shrink>(settle());
+  const auto lends = lend_unused(2);
+  const auto shrinks = run_short_by(2);
   ASSERT_EQ(shrinks.size(), 1u);
-  budget_.observe({100 * kGiB, std::nullopt});
   const int64_t needed = HostBudget::kSegmentMax + 64 * kMiB;
   EXPECT_TRUE(ask(1, needed).empty()) << "before it has said what it gives back nothing can be said";
   for (const auto& lend : lends) budget_.returned(1, lend.segment, now_);
@@ -528,13 +537,9 @@ TEST_F(HostBudgetTest, WhatAClientAsksForWhileItGivesBackIsLentAfterwards) {
 
 // The same of a client that was stopped for so long that nobody waits for its answer any more.
 TEST_F(HostBudgetTest, WhatAClientAsksForWhileItGivesBackTooLateIsLentAfterwards) {
-  const auto lends = of<HostBudget::Lend>(ask(1, 2 * HostBudget::kSegmentMax));
-  ASSERT_EQ(lends.size(), 2u);
-  budget_.report(1, 2 * HostBudget::kSegmentMax, 0);
-  budget_.observe({20 * kGiB - 2 * HostBudget::kSegmentMax, std::nullopt});
-  const auto shrinks = of<HostBudget::Shrink>(settle());
+  const auto lends = lend_unused(2);
+  const auto shrinks = run_short_by(2);
   ASSERT_EQ(shrinks.size(), 1u);
-  budget_.observe({100 * kGiB, std::nullopt});
   now_ += 60 * kSecond;
   settle();
   const int64_t needed = HostBudget::kSegmentMax + 64 * kMiB;
@@ -550,23 +555,15 @@ TEST_F(HostBudgetTest, WhatAClientAsksForWhileItGivesBackTooLateIsLentAfterwards
 
 // The same of one that is asked to give back more before it has answered the first time.
 TEST_F(HostBudgetTest, WhatAClientAsksForBetweenTwoShrinksIsLentAfterwards) {
-  const auto lends = of<HostBudget::Lend>(ask(1, 3 * HostBudget::kSegmentMax));
-  ASSERT_EQ(lends.size(), 3u);
-  budget_.report(1, 3 * HostBudget::kSegmentMax, 0);
-  const auto runs_short = [&] {
-    budget_.observe({20 * kGiB - HostBudget::kSegmentMax, std::nullopt});
-    const auto shrinks = of<HostBudget::Shrink>(settle());
-    budget_.observe({100 * kGiB, std::nullopt});
-    return shrinks;
-  };
-  const auto first = runs_short();
+  const auto lends = lend_unused(3);
+  const auto first = run_short_by(1);
   ASSERT_EQ(first.size(), 1u);
   now_ += 60 * kSecond;
   settle();
   const int64_t needed = 2 * HostBudget::kSegmentMax + 64 * kMiB;
   EXPECT_TRUE(ask(1, needed).empty()) << "it has as much, as far as is known";
   now_ += HostBudget::kShrinkAgain;
-  const auto second = runs_short();
+  const auto second = run_short_by(1);
   ASSERT_EQ(second.size(), 1u);
   for (const auto& lend : lends) budget_.returned(1, lend.segment, now_);
   budget_.shrunk(1, first[0].shrink, HostBudget::kSegmentMax, now_);

@@ -263,6 +263,18 @@ Made make_copy(const std::string& name, Address to, Address from, Context contex
   return made;
 }
 
+template <size_t Count>
+std::vector<Made> copies_to_and_from(const OfKind (&kinds)[Count], const Memory& memory, Context context) {
+  must("cuCtxSynchronize");
+  std::vector<Made> all;
+  for (const OfKind& each : kinds) {
+    all.push_back(make_copy(std::string("to ") + each.name, each.address, memory.a, context));
+    all.push_back(make_copy(std::string("from ") + each.name, memory.a, each.address, context));
+  }
+  settle();
+  return all;
+}
+
 }  // namespace
 
 // An executable graph's copy is changed from memory of one kind, which may be gone, to memory of another.
@@ -274,13 +286,7 @@ void changed_copies() {
   const OfKind kinds[] = {
       {"plain", plain()}, {"in order", in_order(nullptr)}, {"of a pool", in_order(kept)}, {"of a pool that goes", in_order(ending)}};
   const OfKind targets[] = {{"plain", memory.b}, {"in order", in_order(nullptr)}, {"of a pool", in_order(kept)}};
-  must("cuCtxSynchronize");
-  std::vector<Made> all;
-  for (const OfKind& each : kinds) {
-    all.push_back(make_copy(std::string("to ") + each.name, each.address, memory.a, context));
-    all.push_back(make_copy(std::string("from ") + each.name, memory.a, each.address, context));
-  }
-  settle();
+  const std::vector<Made> all = copies_to_and_from(kinds, memory, context);
   const auto change_all = [&](const char* when) {
     for (const Made& each : all) {
       std::string results;
@@ -305,13 +311,7 @@ void two_gpus_changed_copies() {
   const Access access{{1, 1}, 3};
   say_result("open it to the other GPU", call("cuMemPoolSetAccess", pool, &access, size_t{1}));
   const OfKind kinds[] = {{"plain", plain()}, {"of the open pool", in_order(pool)}};
-  must("cuCtxSynchronize");
-  std::vector<Made> all;
-  for (const OfKind& each : kinds) {
-    all.push_back(make_copy(std::string("to ") + each.name, each.address, memory.a, context));
-    all.push_back(make_copy(std::string("from ") + each.name, memory.a, each.address, context));
-  }
-  settle();
+  const std::vector<Made> all = copies_to_and_from(kinds, memory, context);
   for (const Made& each : all) {
     for (const OfKind& to : kinds) {
       const Copy3D there = line(to.address + 128, memory.a + 256, 48);

@@ -109,6 +109,17 @@ void attempt_swapped(const Pair& pair, Stream stream) {
            [&] { return call("cuMemcpyPeerAsync", pair.there, pair.context[0], pair.here, pair.context[1], kBytes, stream); });
 }
 
+// A fill and every copy, in a stream of GPU 0, which stays.
+Stream fill_and_copy(const Pair& pair) {
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  // Unlike copies, a fill wants access.
+  say_result("fill of another GPU's memory", call("cuMemsetD8Async", pair.there, static_cast<unsigned char>(4), kMiB, stream));
+  every_copy(pair, stream);
+  attempt_swapped(pair, stream);
+  return stream;
+}
+
 struct CopyAttributes {
   int source_access;  // 1: in stream order
   Location source_hint, target_hint;
@@ -127,12 +138,7 @@ Result batch_copy(Address* to, Address* from, size_t* sizes, size_t count, Strea
 void two_gpus() {
   const Pair pair = make_pair();
   settle();
-  Stream stream = nullptr;
-  must("cuStreamCreate", &stream, kNonBlocking);
-  // Unlike copies, a fill wants access.
-  say_result("fill of another GPU's memory", call("cuMemsetD8Async", pair.there, static_cast<unsigned char>(4), kMiB, stream));
-  every_copy(pair, stream);
-  attempt_swapped(pair, stream);
+  const Stream stream = fill_and_copy(pair);
   Address to[2] = {pair.there, pair.there + kMiB};
   Address from[2] = {pair.here, pair.here + kMiB};
   size_t sizes[2] = {kMiB, kMiB};
@@ -188,11 +194,7 @@ void two_gpus() {
 void two_gpus_apart() {
   const Pair pair = make_pair();
   settle();
-  Stream stream = nullptr;
-  must("cuStreamCreate", &stream, kNonBlocking);
-  say_result("fill of another GPU's memory", call("cuMemsetD8Async", pair.there, static_cast<unsigned char>(4), kMiB, stream));
-  every_copy(pair, stream);
-  attempt_swapped(pair, stream);
+  fill_and_copy(pair);
   must("cuCtxSetCurrent", pair.context[0]);
   try_copy(pair, "small", 1000, [&] { return call("cuMemcpyDtoD_v2", pair.small_there, pair.small_here, size_t{1000}); });
   must("cuCtxSetCurrent", pair.context[0]);
