@@ -419,7 +419,9 @@ def nvml_table(rows, context):
         seen = row.get("nvml")
         if not seen or "skipped" in row:
             continue
+        # What has several contexts has them not all the time: at its most.
         contexts = PROGRAMS[row["program"]].contexts_of_one
-        beyond = seen["nvml_minus_counted"] - contexts * context if context is not None else None
+        measured = seen["highest" if contexts > 1 else "nvml_minus_counted"]
+        beyond = measured - contexts * context if context is not None else None
         table.append({"program": row["program"], "framework": row["framework"], **seen, "beyond_context": beyond})
     return table
