@@ -371,7 +371,7 @@ void request_lock(Context& context, Gpu& gpu, Client& client) {
 void grant(Context& context, Gpu& gpu, Client& client) {
   const Bytes in = need(client) - client.memory.resident;
   client.turn.load_allowance = load_allowance(gpu, room_if(context.state, gpu, {only(client)}, context.now).shortfall, in);
-  client.turn.loads = in > 0;
+  client.turn.loads = client.memory.allocated > client.memory.resident;
   if (client.wait.for_memory) {
     ++gpu.switches.count;
     if (client.wait.woke || client.last_turn.due) client.turn.passing_since = context.now;

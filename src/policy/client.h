@@ -393,6 +393,9 @@ struct Client {
   Turn turn;
   Drain drain;
 
+  // Of a tenant on several GPUs: its last turn ended while it waited for so much more. It needs that in the next one as well, until it is
+  // allocated or asked for anew (growth.cc).
+  Bytes unmet = 0;
   ShareMember share;
   Movement movement;
   Totals totals;

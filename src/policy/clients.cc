@@ -75,8 +75,10 @@ void set_state(Client& client, ClientState to, Instant now) {
 }
 
 void take_memory(Gpu& gpu, Client& client, const Memory& memory) {
+  const Bytes allocated_before = client.memory.allocated;
   client.memory.resident = std::clamp<Bytes>(memory.resident, 0, kBytesMost);
   client.memory.allocated = std::clamp(memory.allocated, client.memory.resident, kBytesMost);
+  client.unmet = std::max<Bytes>(client.unmet - std::max<Bytes>(client.memory.allocated - allocated_before, 0), 0);
   client.memory.unswappable = std::clamp<Bytes>(memory.unswappable, 0, client.memory.allocated);
   // What it holds beyond its budget counts while it says so, and is no budget that it was given.
   if (client.holds_lock()) client.budget.bytes = std::max(client.budget.told, client.memory.resident);

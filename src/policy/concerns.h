@@ -339,7 +339,9 @@ void send_budgets(Context& context, Gpu& gpu);
 
 // growth.cc: allocations that wait, and lock holders that no longer fit together
 void take_growth(Context& context, Client& client, const MemoryChanged& event);
-void growth_ends(Client& client, Instant now);  // answered, or no longer wanted
+void growth_ends(Client& client, Instant now);            // answered, or no longer wanted
+void note_unmet(const Context& context, Client& client);  // before a turn's growth is forgotten
+void forget_unmet(Client& client);
 void settle_growth(Context& context, Gpu& gpu);
 
 // eviction.cc

@@ -182,7 +182,10 @@ void form_gangs(Context& context, const Gpus& gpus) {
       continue;
     }
     for (auto& [gpu_id, gpu] : state.gpus) {
-      each_client(gpu, tenant, [](Client& client) { client.place = {}; });
+      each_client(gpu, tenant, [](Client& client) {
+        client.place = {};
+        forget_unmet(client);
+      });
     }
     at = state.gangs.erase(at);
   }

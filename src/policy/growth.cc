@@ -1,5 +1,6 @@
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "policy/concerns.h"
 
@@ -127,15 +128,29 @@ void growth_ends(Client& client, Instant now) {
   recount(client);
 }
 
+// Else a turn that ended for want of memory would begin anew at once, as the client fits without what it asked for, and end as it asks
+// again: beside a gang that runs an allocation waits for the lock instead of becoming an address, so that nothing else shows it. What the
+// client asked for also says whether its tenant fits together.
+void note_unmet(const Context& context, Client& client) {
+  const bool in_gangs = context.config().gang_turns && client.gang && context.state.on_several.contains(client.tenant);
+  client.unmet = in_gangs && client.growth && !client.growth->satisfied ? client.growth->wanted : 0;
+}
+
+void forget_unmet(Client& client) {
+  if (std::exchange(client.unmet, 0) != 0) recount(client);
+}
+
 void take_growth(Context& context, Client& client, const MemoryChanged& event) {
   if (!client.holds_lock()) return;  // void: without the lock an allocation needs no GPU memory yet
   if (event.wanted <= 0) {
+    if (client.growth && !client.stays()) note_unmet(context, client);
     growth_ends(client, context.now);
   } else if (client.growth && client.growth->request == event.request) {
     client.growth->wanted = std::min(event.wanted, kBytesMost);
     recount(client);
   } else {
     growth_ends(client, context.now);
+    client.unmet = 0;
     client.growth = Growth{std::min(event.wanted, kBytesMost), event.request, context.state.next_arrival++, context.now};
     client.budget.slack_declined = false;
     recount(client);
@@ -144,6 +159,11 @@ void take_growth(Context& context, Client& client, const MemoryChanged& event) {
 
 void settle_growth(Context& context, Gpu& gpu) {
   bool growing = false;
+  if (!context.state.gangs.empty()) {
+    for (const auto& [id, client] : gpu.waiting) {
+      if (need(*client) > ceiling(context.config(), gpu, *client)) forget_unmet(*client);  // to be refused, not waited for
+    }
+  }
   for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
     Client& client = *(at++)->second;  // it may be settled then
     if (!client.growth || !client.stays() || client.growth->satisfied) continue;

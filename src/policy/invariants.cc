@@ -31,6 +31,7 @@ Broken check_memory(const Gpu& gpu, const Client& client) {
   if (!client.holds_lock() && client.budget.bytes != 0) return fault(client, "has a budget without the lock");
   if (client.budget.dirty) return fault(client, "a budget was not sent");
   if (!client.holds_lock() && client.growth) return fault(client, "waits for memory without the lock");
+  if (client.growth && client.unmet > 0) return fault(client, "asks for memory, and its last turn's growth counts as well");
   if (client.memory.allocated < client.memory.resident) return fault(client, "more is resident than allocated");
   const bool moves_out = client.evictions.current.has_value();
   if (client.holds_lock() && moves_out) return fault(client, "memory is moved out of a lock holder");

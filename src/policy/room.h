@@ -10,8 +10,8 @@
 
 namespace nvshare::policy {
 
-// After a change of what Sums, Roles and Indexed::slack_key are of: overhead, memory, budget, declined slack, grant, state, growth,
-// backoffs or eviction of a client; before it goes.
+// After a change of what Sums, Roles and Indexed::slack_key are of: overhead, memory, unmet growth, budget, declined slack, grant, state,
+// growth, backoffs or eviction of a client; before it goes.
 void recount(Gpu& gpu, Client& client);
 void recount(Client& client);  // where it is indexed
 void uncount(Gpu& gpu, Client& client);
@@ -39,9 +39,9 @@ Bytes committed(const Gpu& gpu);                         // the left side of the
 Bytes free_bytes(const Config& config, const Gpu& gpu);  // safe limit - committed; negative after foreign memory grew
 
 // These are asked of clients many times in each step.
-// What it must be able to have resident to run: allocated, and what its allocation waits for.
+// What it must be able to have resident to run: allocated, and what its allocation waits for, or did when its turn ended.
 inline Bytes need(const Client& client) {
-  return client.memory.allocated + (client.holds_lock() && client.growth ? client.growth->wanted : 0);
+  return client.memory.allocated + (client.holds_lock() && client.growth ? client.growth->wanted : client.unmet);
 }
 // On the GPU, or may be by what it was promised without the lock.
 inline Bytes held(const Client& client) {

@@ -261,6 +261,7 @@ void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step, const
 
 static void ask_to_drop_as(DrainStep step, Context& context, Gpu& gpu, Client& client, const char* why) {
   send_budget(context, gpu, client);  // first: the drop may be the first that it hears of this grant
+  if (!client.growth) forget_unmet(client);
   set_state(client, ClientState::kDropping, context.now);
   client.totals.drops += !client.turn.pause.since;  // who pauses is interrupted in nothing
   send_drop(context, gpu, client, step, why);
@@ -316,6 +317,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   bool by_choice = event.early;
   const Duration idle = std::clamp<Duration>(event.idle, 0, now - client.turn.start.value_or(now));
   const Instant worked_until = client.turn.idle_since.value_or(now - idle);
+  if (client.growth || client.stays()) note_unmet(context, client);
   growth_ends(client, now);
   // To wait until there is room for an allocation is no use of the GPU.
   const Instant worked_from = client.turn.start.value_or(now) + client.turn.without_room;
