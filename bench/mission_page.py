@@ -13,6 +13,9 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import scheduling_modes  # noqa: E402
+
 PAGE = ROOT / "docs" / "mission-scenarios.md"
 NOT_RUN = "not run"
 
@@ -95,12 +98,7 @@ def memory_tables(columns):
 
 
 DUE = {(30, 40): "30 + 40", (50, 60): "45.5 + 54.5", (80, 80): "50 + 50", (50, 100): "50 + the rest"}
-WHY = {"auto": "turns that follow balances",
-       "weighted": "both run at once: what the driver's time-slicing loses is nobody's",
-       "serial": "together up to 100 in sum, else one after the other for its share of a window",
-       "round-robin": "one after the other, slices of 100 ms",
-       "dynamic": "up to 100 in sum together, each billed in full for a GPU that it shares; else in turns",
-       "concurrent": "each billed in full, limits not scaled"}
+WHY = {name: who if billed != "time, in full" else who + "; each pays in full" for name, who, billed in scheduling_modes.rows()}
 
 
 def compute_tables(columns):
@@ -110,7 +108,7 @@ def compute_tables(columns):
         if not cases:
             continue
         limits = list(dict.fromkeys(tuple(case["limits"]) for case in cases))
-        head = [f"{column.name}: mode"] + [" + ".join("none" if l == 100 else str(l) for l in pair) + f" (due {DUE.get(pair, '')})" for pair in limits] + ["Why"]
+        head = [f"{column.name}: mode"] + [" + ".join("none" if l == 100 else str(l) for l in pair) + f" (due {DUE.get(pair, '')})" for pair in limits] + ["Who runs when"]
         rows = []
         for mode in dict.fromkeys(case["scheduling_mode"] for case in cases):
             of_mode = {tuple(case["limits"]): case for case in cases if case["scheduling_mode"] == mode}

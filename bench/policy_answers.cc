@@ -73,7 +73,7 @@ class Random {  // xorshift: the same on each machine
 // Each setting is as by default in most runs.
 Config random_config(Random& random) {
   Config config;
-  if (random.chance(50)) config.scheduling_mode = static_cast<SchedulingMode>(random.below(6));
+  if (random.chance(50)) config.scheduling_mode = kSchedulingModes[random.below(std::size(kSchedulingModes))];
   if (random.chance(25)) config.compute_window = (100 + random.amount(3000)) * kMillisecond;
   if (random.chance(15)) config.quota_sample_interval = random.amount(50) * kMillisecond;
   if (random.chance(15)) config.scheduling_slice = (1 + random.amount(100)) * kMillisecond;

@@ -163,7 +163,7 @@ void note_mode(Context& context, const Gpu& gpu, GpuMode former) {
   }
   context.note(Level::kInfo, gpu, 0,
                std::string("programs share its time in mode ") + name_of(quota.mode) + " now (was " + name_of(former) + "): " + why +
-                   " (scheduling mode " + name_of(context.config().scheduling_mode) + ")");
+                   " (scheduling mode " + std::string(context.config().scheduling_mode.name) + ")");
 }
 
 void note_switch_time(Context& context, Gpu& gpu, const Switch& plan) {

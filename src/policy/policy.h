@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "policy/modes.h"
+
 namespace nvshare::policy {
 
 using Instant = int64_t;    // nanoseconds, any monotonic origin
@@ -26,16 +28,6 @@ using PrefetchId = uint64_t;
 
 enum class SwitchTimeMode { kAuto, kFixed };
 
-// How tenants share a GPU on which some tenant has a compute limit.
-enum class SchedulingMode {
-  kAuto,        // in turns those that saturate the GPU, together those that leave gaps
-  kWeighted,    // together, each billed the time divided by the number of tenants that run
-  kSerial,      // together while the ceilings add up to 100 or less; else one after the other, each for its whole share of a window
-  kDynamic,     // together, billed in full, while the limits add up to 100 or less; else one after the other
-  kRoundRobin,  // one after the other, in short slices
-  kConcurrent,  // together, each billed in full
-};
-
 struct Config {
   SwitchTimeMode switch_time_mode = SwitchTimeMode::kAuto;
   Duration switch_time_fixed = 60'000'000'000;
@@ -49,7 +41,7 @@ struct Config {
   Duration departed_grace = 2'000'000'000;     // how long a dead client's memory counts when nobody can see it freed
   Duration watched_grace = 60'000'000'000;     // the same when somebody watches it, and has not reported it freed
   bool gang_turns = true;                      // a tenant on several GPUs has its turns on all of them together
-  SchedulingMode scheduling_mode = SchedulingMode::kAuto;
+  SchedulingMode scheduling_mode = kSchedulingModes[0];
   // For compute limits. Without a value (or 0): set from what is measured.
   Duration compute_window = 0;         // what is not used in such a window is lost; 0: time is saved up and owed without borders
   Duration quota_sample_interval = 0;  // limits are looked at so often; 0: at the very moment
@@ -353,7 +345,6 @@ using Actions = std::vector<Action>;
 // kPaused: has the lock, and does not use it.
 enum class ClientState { kIdle, kWaiting, kLoading, kRunning, kPaused, kDropping, kUnresponsive };
 const char* name_of(ClientState state);
-const char* name_of(SchedulingMode mode);  // as settings write it
 // How those of ClientShares::measured share a GPU.
 enum class SharingWay { kTogether, kTurns };
 const char* name_of(SharingWay way);

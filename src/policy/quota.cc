@@ -269,17 +269,8 @@ Pressers pressers(const Gpu& gpu) {
 
 int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& account) {
   const int64_t running = gpu.tenants_working;
-  switch (config.scheduling_mode) {
-    case SchedulingMode::kAuto:
-    case SchedulingMode::kWeighted:
-    case SchedulingMode::kSerial:  // these two: of those that run although they should not, or while they drain
-    case SchedulingMode::kRoundRobin:
-      return running > 1 ? account.overlap.kept / running : kWholeGpu;
-    case SchedulingMode::kDynamic:
-    case SchedulingMode::kConcurrent:
-      return kWholeGpu;
-  }
-  return kWholeGpu;
+  if (running <= 1 || config.scheduling_mode.bills == SchedulingMode::Bills::kAllOfIt) return kWholeGpu;
+  return account.overlap.kept / running;
 }
 
 void bring_accounts_up_to(Context& context, Gpu& gpu) {
@@ -514,9 +505,8 @@ void quota_config_changed(Context& context, const Config& former) {
     if (!gpu.quota.limited) continue;
     if (former.scheduling_mode != config.scheduling_mode) {
       ++gpu.quota.mode_changes;
-      context.note(
-          Note::Level::kInfo, gpu, 0,
-          std::string("scheduling mode ") + name_of(config.scheduling_mode) + " now (was " + name_of(former.scheduling_mode) + ")");
+      const std::string now(config.scheduling_mode.name), before(former.scheduling_mode.name);
+      context.note(Note::Level::kInfo, gpu, 0, "scheduling mode " + now + " now (was " + before + ")");
     }
     if (former.compute_window == config.compute_window) continue;
     if (is_windowed(config, gpu)) {  // a window begins; what is owed stays owed

@@ -30,7 +30,6 @@ inline constexpr int64_t kPeriodPerHandOver = 375;           // a period is so m
 inline constexpr int64_t kPeriodOfTurnsPerHandOver = 500;    // the same where several tenants run one after the other
 inline constexpr Duration kRotationMax = 3'600'000'000'000;  // the same where memory forces turns
 inline constexpr Duration kSliceMin = 5'000'000;
-inline constexpr Duration kSliceRoundRobin = 100'000'000;
 inline constexpr Duration kHandOverAssumed = 150'000;  // from one program's last work to the next one's first, until drops were measured
 inline constexpr Duration kHandOverMax = 200'000;      // never counted as more: what is longer is work that drains
 // What a client says of a turn, that it did not use so much of it, is believed up to this, and as much again with every shortest period:

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 
 #include "policy/due_shares.h"
 #include "policy/quota_world.h"
@@ -22,6 +23,17 @@ class Mix {
   QuotaWorld& world() { return world_; }
   int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(random_() % static_cast<uint64_t>(high - low + 1)); }
   bool chance(int percent) { return between(1, 100) <= percent; }
+  SchedulingMode mode() { return kSchedulingModes[between(0, std::ssize(kSchedulingModes) - 1)]; }
+
+  // A row that there may be one day.
+  SchedulingMode made_up_mode() {
+    return {.name = "made-up",
+            .in_turns = static_cast<SchedulingMode::InTurns>(between(0, 3)),
+            .bills = static_cast<SchedulingMode::Bills>(between(0, 1)),
+            .scales = chance(70),
+            .turns_of = static_cast<SchedulingMode::TurnsOf>(between(0, 1)),
+            .slice_ms = chance(30) ? between(1, 500) : 0};
+  }
 
   Duration kernel() {
     switch (between(0, 4)) {
@@ -166,7 +178,7 @@ TEST(QuotaProperties, WhateverHappensSharesAreRightAgainAfterwards) {
           break;
         default: {
           Config config;
-          config.scheduling_mode = static_cast<SchedulingMode>(mix.between(0, 5));
+          config.scheduling_mode = mix.mode();
           if (mix.chance(50)) config.compute_window = mix.between(10, 5000) * kMsec;
           if (mix.chance(20)) config.quota_sample_interval = mix.between(1, 100) * kMsec;
           if (mix.chance(20)) config.scheduling_slice = mix.between(1, 200) * kMsec;
@@ -188,12 +200,12 @@ TEST(QuotaProperties, WhateverHappensSharesAreRightAgainAfterwards) {
 }
 
 // Everybody under a limit gets on, in every mode, whatever its neighbours are.
-TEST(QuotaProperties, NobodyStarves) {
-  for_seeds(3'000'000, 10, [](uint64_t seed) {
+void nobody_starves(uint64_t first_seed, SchedulingMode (Mix::*draw_mode)()) {
+  for_seeds(first_seed, 10, [draw_mode](uint64_t seed) {
     Mix mix(seed);
     QuotaWorld& world = mix.world();
     Config config;
-    config.scheduling_mode = static_cast<SchedulingMode>(mix.between(0, 5));
+    config.scheduling_mode = (mix.*draw_mode)();
     if (mix.chance(50)) config.compute_window = mix.between(100, 3000) * kMsec;
     world.set_config(config);
     const int64_t tenants = mix.between(2, 6);
@@ -218,6 +230,10 @@ TEST(QuotaProperties, NobodyStarves) {
     ASSERT_FALSE(world.broken()) << "NVSHARE_TEST_SEED=" << seed << "\n" << world.describe();
   });
 }
+
+TEST(QuotaProperties, NobodyStarves) { nobody_starves(3'000'000, &Mix::mode); }
+
+TEST(QuotaProperties, NobodyStarvesWhateverAModesRowSays) { nobody_starves(3'500'000, &Mix::made_up_mode); }
 
 // Tenants that do not fit together rotate: what they get done compares as their limits do, whatever moves in and out.
 TEST(QuotaProperties, SharesHoldWhileMemoryForcesTurns) {

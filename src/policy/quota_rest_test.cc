@@ -17,7 +17,7 @@ class LimitsRest : public ::testing::Test {
  protected:
   LimitsRest() {
     Config config;
-    config.scheduling_mode = SchedulingMode::kWeighted;
+    config.scheduling_mode = mode_named("weighted");
     state_ = make_state(config);
     take(GpuAppeared{0, 10240 * kMiB});
     take(ComputeLimit{1, 60});

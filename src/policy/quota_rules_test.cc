@@ -69,7 +69,7 @@ TEST(QuotaRules, EachWayToChangeALimitKeepsWhatIsOwed) {
       {"another scheduling mode",
        [](QuotaWorld& world) {
          Config config;
-         config.scheduling_mode = SchedulingMode::kWeighted;
+         config.scheduling_mode = mode_named("weighted");
          world.set_config(config);
          world.set_config({});
        }},
@@ -126,7 +126,7 @@ TEST(QuotaRules, WhatIsOwedOutlivesTheProgramAlsoWithoutALimit) {
 
 TEST(QuotaRules, SerialRunsTogetherWhatAddsUpToAHundredAndInTurnsWhatDoesNot) {
   Config config;
-  config.scheduling_mode = SchedulingMode::kSerial;
+  config.scheduling_mode = mode_named("serial");
   for (const auto& [first, second, mode] :
        std::vector<std::tuple<int, int, std::string>>{{30, 60, "together"}, {50, 50, "together"}, {50, 60, "turns"}, {50, 100, "turns"}}) {
     QuotaWorld world(config, 1);
@@ -149,7 +149,7 @@ TEST(QuotaRules, SerialRunsTogetherWhatAddsUpToAHundredAndInTurnsWhatDoesNot) {
 // The mission's table: limits of 50 and 60 have 9 and 11 of the 20 slices of 100 ms that a window of 2 s has, and none waits long for one.
 TEST(QuotaRules, RoundRobinHandsOutNineAndElevenOfTwentySlices) {
   Config config;
-  config.scheduling_mode = SchedulingMode::kRoundRobin;
+  config.scheduling_mode = mode_named("round-robin");
   QuotaWorld world(config, 1);
   world.limit(1, 50);
   world.limit(2, 60);
@@ -225,7 +225,7 @@ TEST(QuotaNotes, ChangesAndScalingAreTold) {
 // What both are owed is forgotten, and what that left was too little for either to run again: long slices swing further than a period.
 TEST(QuotaRules, TenantsThatAreThrottledTogetherRunAgain) {
   Config config;
-  config.scheduling_mode = SchedulingMode::kDynamic;
+  config.scheduling_mode = mode_named("dynamic");
   for (Duration before = 0; before < 3 * kSeconds; before += 150 * kMsec) {
     for (const bool reserves : {false, true}) {
       QuotaWorld world(config, 1);

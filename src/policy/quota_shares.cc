@@ -249,8 +249,7 @@ class IdleShares {
 
 void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   const Config& config = context.config();
-  // Each is billed in full there, so that shares say nothing about who works how much: limits are held to one by one.
-  const bool one_by_one = config.scheduling_mode == SchedulingMode::kConcurrent;
+  const bool one_by_one = !config.scheduling_mode.scales;
   const auto in_force = [&](const Account& account, int64_t share) {
     return one_by_one && account.limit.has_ceiling() ? account.limit.ceiling_rate() : share;
   };
@@ -284,7 +283,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
 // be scaled, or limits are held to one by one.
 bool set_shares_here(Context& context, Gpu& gpu) {
   const Config& config = context.config();
-  if (config.scheduling_mode == SchedulingMode::kConcurrent) return false;
+  if (!config.scheduling_mode.scales) return false;
   Quota& quota = gpu.quota;
   ClaimSums sums;
   Percents percents{};
@@ -343,7 +342,7 @@ void settle_shares(Context& context, const Gpus& gpus) {
     if ((!gpu.quota.limited && context.state.core_limits.empty()) || gpu.quota.behind != nullptr) continue;
     look_at_tenants(context, gpu);
     if (context.state.gangs.empty() && gpu.quota.shares_known && !gpu.quota.left_settles) {  // else all are worked out anew
-      if (!gpu.quota.scaled_as_noted && context.config().scheduling_mode != SchedulingMode::kConcurrent) note_scale(context, gpu);
+      if (!gpu.quota.scaled_as_noted && context.config().scheduling_mode.scales) note_scale(context, gpu);
       continue;
     }
     if (context.state.gangs.empty() && set_shares_here(context, gpu)) continue;

@@ -219,7 +219,7 @@ TEST(QuotaShares, AGangHasTheLeastOfItsGpusAndOthersShareWhatItLeaves) {
 
 // ---- by the work that programs get done ----
 
-std::vector<double> work_shares(const std::vector<Ask>& asked, SchedulingMode mode, Duration window = 0) {
+std::vector<double> work_shares(const std::vector<Ask>& asked, const SchedulingMode& mode, Duration window = 0) {
   Config config;
   config.scheduling_mode = mode;
   config.compute_window = window;
@@ -239,16 +239,16 @@ std::vector<double> work_shares(const std::vector<Ask>& asked, SchedulingMode mo
 }
 
 TEST(QuotaShares, ExamplesByTheWorkDoneInEachMode) {
-  for (const SchedulingMode mode :
-       {SchedulingMode::kAuto, SchedulingMode::kWeighted, SchedulingMode::kSerial, SchedulingMode::kDynamic, SchedulingMode::kRoundRobin}) {
+  for (const SchedulingMode& mode : kSchedulingModes) {
+    if (!mode.scales) continue;
     for (const Example& example : examples()) {
       const std::vector<double> shares = work_shares(example.asked, mode);
       double ceilings = 0;
       for (const Ask& ask : example.asked) ceilings += ask.ceiling;
-      if (mode == SchedulingMode::kDynamic && ceilings <= 100) continue;  // each is billed in full there
+      if (mode.bills == SchedulingMode::Bills::kAllOfIt && ceilings <= 100) continue;  // they run together
       for (size_t i = 0; i < shares.size(); ++i) {
-        EXPECT_NEAR(shares[i], example.due[i], mode == SchedulingMode::kAuto ? 0.7 : 3.5)
-            << name_of(mode) << ", example " << &example - examples().data() << ", tenant " << i + 1;
+        EXPECT_NEAR(shares[i], example.due[i], mode == kSchedulingModes[0] ? 0.7 : 3.5)
+            << mode.name << ", example " << &example - examples().data() << ", tenant " << i + 1;
       }
     }
   }
@@ -256,7 +256,7 @@ TEST(QuotaShares, ExamplesByTheWorkDoneInEachMode) {
 
 TEST(QuotaShares, ExamplesWithWindowsOfAGivenLength) {
   for (const Example& example : examples()) {
-    const std::vector<double> shares = work_shares(example.asked, SchedulingMode::kAuto, 2 * kSeconds);
+    const std::vector<double> shares = work_shares(example.asked, mode_named("auto"), 2 * kSeconds);
     for (size_t i = 0; i < shares.size(); ++i)
       EXPECT_NEAR(shares[i], example.due[i], 1.5) << "example " << &example - examples().data() << ", tenant " << i + 1;
   }
@@ -264,7 +264,7 @@ TEST(QuotaShares, ExamplesWithWindowsOfAGivenLength) {
 
 // What nobody else wants a tenant may have up to its ceiling, and it owes nothing for it.
 TEST(QuotaShares, WhatANeighbourLeavesIsThereUpToTheCeiling) {
-  for (const SchedulingMode mode : {SchedulingMode::kAuto, SchedulingMode::kWeighted}) {
+  for (const SchedulingMode& mode : {mode_named("auto"), mode_named("weighted")}) {
     Config config;
     config.scheduling_mode = mode;
     QuotaWorld world(config, 1);

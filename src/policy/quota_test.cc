@@ -372,35 +372,35 @@ TEST(Quota, SharesHoldWhileMemoryForcesTurnsAndSwapsAreBilledToNobody) {
 }
 
 TEST(Quota, EveryModeHoldsLimitsThatFit) {
-  for (const SchedulingMode mode : {SchedulingMode::kWeighted, SchedulingMode::kSerial, SchedulingMode::kDynamic,
-                                    SchedulingMode::kRoundRobin, SchedulingMode::kConcurrent}) {
+  using InTurns = SchedulingMode::InTurns;
+  for (const SchedulingMode& mode : kSchedulingModes) {
     Config config;
     config.scheduling_mode = mode;
     const Measured measured = measure({{30}, {60}}, {30, 60}, config, 1, 40 * kSeconds);
-    const bool full = mode == SchedulingMode::kDynamic || mode == SchedulingMode::kConcurrent;  // billed in full while together
-    EXPECT_LT(measured.whole[0], 31) << int(mode);
-    EXPECT_LT(measured.whole[1], 61) << int(mode);
-    EXPECT_GT(measured.sum, full ? 50 : 84) << int(mode);
+    const bool full = mode.bills == SchedulingMode::Bills::kAllOfIt;  // while together
+    EXPECT_LT(measured.whole[0], 31) << mode.name;
+    EXPECT_LT(measured.whole[1], 61) << mode.name;
+    EXPECT_GT(measured.sum, full ? 50 : 84) << mode.name;
   }
-  for (const SchedulingMode mode :
-       {SchedulingMode::kWeighted, SchedulingMode::kSerial, SchedulingMode::kDynamic, SchedulingMode::kRoundRobin}) {
+  for (const SchedulingMode& mode : kSchedulingModes) {
+    if (!mode.scales) continue;
     Config config;
     config.scheduling_mode = mode;
     const Measured measured = measure({{80}, {80}}, {50, 50}, config, 1, 40 * kSeconds);
-    EXPECT_NEAR(measured.whole[0], measured.whole[1], 1) << int(mode);
-    EXPECT_GT(measured.sum, mode == SchedulingMode::kWeighted ? 89 : 99) << int(mode);
+    EXPECT_NEAR(measured.whole[0], measured.whole[1], 1) << mode.name;
+    EXPECT_GT(measured.sum, mode.in_turns == InTurns::kNone ? 89 : 99) << mode.name;
   }
 }
 
 // The mission's windows: what a tenant may use in one, whenever it uses it; what it used too much is taken from the next one.
 TEST(Quota, WindowsOfAGivenLength) {
-  for (const SchedulingMode mode : {SchedulingMode::kAuto, SchedulingMode::kWeighted}) {
+  for (const SchedulingMode& mode : {mode_named("auto"), mode_named("weighted")}) {
     Config config;
     config.compute_window = 2 * kSeconds;
     config.scheduling_mode = mode;
     const Measured measured = measure({{50}}, {50}, config);
     EXPECT_NEAR(measured.whole[0], 50, 0.5);
-    for (int seed = 1; mode == SchedulingMode::kAuto && seed < 4; ++seed)
+    for (int seed = 1; mode == mode_named("auto") && seed < 4; ++seed)
       EXPECT_NEAR(measure({{25}, {75}}, {25, 75}, config, static_cast<uint64_t>(seed)).whole[0], 25, 1);
   }
   Config config;
@@ -427,7 +427,7 @@ TEST(Quota, WindowsOfAGivenLength) {
 
 // Settings change in mid-window: nobody stands still for it, nothing is billed twice, what was used stays used.
 TEST(Quota, WindowsThatBecomeShorterOrLonger) {
-  for (const SchedulingMode mode : {SchedulingMode::kAuto, SchedulingMode::kConcurrent}) {
+  for (const SchedulingMode& mode : {mode_named("auto"), mode_named("concurrent")}) {
     Config config;
     config.scheduling_mode = mode;
     config.compute_window = 5 * kSeconds;
@@ -485,7 +485,7 @@ TEST(Quota, AChangeOfModeIsLoggedAndCounted) {
       if (const auto* note = std::get_if<Note>(&action)) notes.push_back(note->text);
     }
   });
-  config.scheduling_mode = SchedulingMode::kSerial;
+  config.scheduling_mode = mode_named("serial");
   world.set_config(config);
   EXPECT_EQ(world.gpu().mode_changes, changes + 1);
   ASSERT_EQ(notes.size(), 1U);

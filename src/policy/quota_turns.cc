@@ -10,32 +10,27 @@
 namespace nvshare::policy {
 
 Exclusive::Exclusive(const Config& config, const Gpu& gpu) : rotates_(gpu.quota.mode == GpuMode::kRotation) {
-  switch (config.scheduling_mode) {
-    case SchedulingMode::kAuto:
-      by_gaps_ = true;
+  using InTurns = SchedulingMode::InTurns;
+  switch (config.scheduling_mode.in_turns) {
+    case InTurns::kNone:
       return;
-    case SchedulingMode::kRoundRobin:
+    case InTurns::kAll:
       others_ = true;
       return;
-    case SchedulingMode::kSerial:
-    case SchedulingMode::kDynamic:
-      others_ = gpu.quota.over_asked;
+    case InTurns::kSaturating:
+      by_gaps_ = true;
       return;
-    case SchedulingMode::kWeighted:
-    case SchedulingMode::kConcurrent:
+    case InTurns::kAllWhereCeilingsPass100:
+      others_ = gpu.quota.over_asked;
       return;
   }
 }
 
 Slices::Slices(const Config& config, const Gpu& gpu) : per_(gpu.quota.period) {
   if (gpu.quota.mode == GpuMode::kRotation) return;
-  if (config.scheduling_slice > 0) {
-    fixed_ = config.scheduling_slice;
-  } else if (config.scheduling_mode == SchedulingMode::kRoundRobin) {
-    fixed_ = kSliceRoundRobin;
-  } else if (config.scheduling_mode == SchedulingMode::kSerial || config.scheduling_mode == SchedulingMode::kDynamic) {
-    per_ = window_of(config, gpu);
-  }
+  const SchedulingMode& mode = config.scheduling_mode;
+  fixed_ = config.scheduling_slice > 0 ? config.scheduling_slice : mode.slice_ms * kMillisecond;
+  if (mode.turns_of == SchedulingMode::TurnsOf::kWindow) per_ = window_of(config, gpu);
 }
 
 namespace {
@@ -260,7 +255,7 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive
   const bool yielded = std::exchange(account.yields, false);
   if (yielded) note_verdict(gpu.quota, account);
   if (!others.press(account) || (!yielded && account.balance > 0)) return;
-  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(account)) return;
+  if (!config.scheduling_mode.scales || is_exclusive(account)) return;
   const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
   if (yielded ? account.balance > band : account.balance > -band) return;
   // So that neighbours with short bursts do not drop it at each of them.
@@ -279,7 +274,7 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive
 void watch_quota_of(Context& context, Gpu& gpu, const Account& account, const Exclusive& is_exclusive, int64_t billed) {
   const Config& config = context.config();
   if (!account.yields && !account.slice.runs) return;
-  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(account)) return;
+  if (!config.scheduling_mode.scales || is_exclusive(account)) return;
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account, account.quota);
   if (account.yields) {

@@ -25,24 +25,6 @@ const char* name_of(ClientState state) {
   return "?";
 }
 
-const char* name_of(SchedulingMode mode) {
-  switch (mode) {
-    case SchedulingMode::kAuto:
-      return "auto";
-    case SchedulingMode::kWeighted:
-      return "weighted";
-    case SchedulingMode::kSerial:
-      return "serial";
-    case SchedulingMode::kDynamic:
-      return "dynamic";
-    case SchedulingMode::kRoundRobin:
-      return "round-robin";
-    case SchedulingMode::kConcurrent:
-      return "concurrent";
-  }
-  return "?";
-}
-
 const char* name_of(GpuMode mode) {
   switch (mode) {
     case GpuMode::kUnlimited:

@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
   std::list<std::string> values;  // stable addresses for CLI11
   std::vector<std::pair<const SettingSpec*, CLI::Option*>> options;
   for (const SettingSpec& spec : setting_specs()) {
-    CLI::Option* option = app.add_option(flag_of(spec.name), values.emplace_back(), std::string(spec.help) + "; " + spec.accepted);
+    CLI::Option* option = app.add_option(flag_of(spec.name), values.emplace_back(), spec.help + "; " + spec.accepted);
     if (spec.flag_alone != nullptr) option->expected(0, 1);
     options.emplace_back(&spec, option);
   }

@@ -129,7 +129,7 @@ Reader bytes(const char* example, auto member) {
 }
 
 template <typename Value>
-Reader choice(const std::vector<std::pair<const char*, Value>>& choices, auto member) {
+Reader choice(const std::vector<std::pair<std::string_view, Value>>& choices, auto member) {
   std::vector<std::string> names;
   for (const auto& [name, value] : choices) names.emplace_back(name);
   return {listed(names), [=](Settings& settings, std::string_view text) -> Result<void> {
@@ -189,13 +189,18 @@ Reader ratio(double minimum, double maximum, double Settings::*member) {
 }
 
 Reader scheduling_mode() {
-  using policy::SchedulingMode;
-  std::vector<std::pair<const char*, SchedulingMode>> modes;
-  for (const SchedulingMode mode : {SchedulingMode::kAuto, SchedulingMode::kWeighted, SchedulingMode::kSerial, SchedulingMode::kDynamic,
-                                    SchedulingMode::kRoundRobin, SchedulingMode::kConcurrent}) {
-    modes.emplace_back(policy::name_of(mode), mode);
-  }
+  std::vector<std::pair<std::string_view, policy::SchedulingMode>> modes;
+  for (const policy::SchedulingMode& mode : policy::kSchedulingModes) modes.emplace_back(mode.name, mode);
   return choice(modes, &Config::scheduling_mode);
+}
+
+// "beside compute limits, a turn's length (auto; round-robin: 100)".
+std::string help_of_slice() {
+  std::string text = "beside compute limits, a turn's length (auto";
+  for (const policy::SchedulingMode& mode : policy::kSchedulingModes) {
+    if (mode.slice_ms > 0) text += "; " + std::string(mode.name) + ": " + std::to_string(mode.slice_ms);
+  }
+  return text + ")";
 }
 
 Reader log_level() {
@@ -223,7 +228,7 @@ struct Row {
   const char* name;
   Reader reader;
   bool live;
-  const char* help;
+  std::string help;
   const char* flag_alone = nullptr;
 };
 
@@ -245,7 +250,8 @@ std::vector<Row> rows_of_turns() {
        "a client that leaves a drop unanswered for so long no longer holds up neighbours that fit (30)"},
       {"gang_turns", on_or_off(&Config::gang_turns), kLive, "a tenant on several GPUs has its turns on all of them together (on)"},
       {"scheduling_mode", scheduling_mode(), kLive,
-       "how tenants share a GPU on which one has a compute limit (auto: in turns those that saturate it, together those that leave gaps)"},
+       "how tenants share a GPU on which one has a compute limit (" + std::string(policy::kSchedulingModes[0].name) + ": " +
+           std::string(policy::kSchedulingModes[0].summary) + ")"},
       {"compute_window_ms", milliseconds(10, 600'000, &Config::compute_window), kLive,
        "compute limits hold in each such window, what is not used in one is lost (auto: saved up and owed without borders)"},
       {"quota_sample_interval_ms", milliseconds(1, 10'000, &Config::quota_sample_interval), kLive,
@@ -254,8 +260,7 @@ std::vector<Row> rows_of_turns() {
        "of the time used past a limit, how much is owed later (auto: all)"},
       {"drop_tail_billing_percent", percent(&Config::drop_tail_billing_percent), kLive,
        "of the time from a drop to its answer, how much is billed (auto: all but what a hand-over takes)"},
-      {"scheduling_slice_ms", milliseconds(1, 60'000, &Config::scheduling_slice), kLive,
-       "beside compute limits, a turn's length (auto; round-robin: 100)"},
+      {"scheduling_slice_ms", milliseconds(1, 60'000, &Config::scheduling_slice), kLive, help_of_slice()},
   };
 }
 

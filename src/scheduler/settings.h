@@ -67,7 +67,7 @@ using settings::Texts;
 struct SettingSpec {
   const char* name;
   std::string accepted;  // for people
-  const char* help;
+  std::string help;
   bool live;  // may be changed by an admin request
   std::function<Result<void>(Settings& settings, std::string_view text)> apply;
   const char* flag_alone = nullptr;  // the value of a flag that is given without one; null: not allowed

@@ -17,12 +17,13 @@ struct nlohmann::adl_serializer<std::optional<T>> {
 namespace nvshare::policy {
 
 NLOHMANN_JSON_SERIALIZE_ENUM(SwitchTimeMode, {{SwitchTimeMode::kAuto, "auto"}, {SwitchTimeMode::kFixed, "fixed"}})
-NLOHMANN_JSON_SERIALIZE_ENUM(SchedulingMode, {{SchedulingMode::kAuto, "auto"},
-                                              {SchedulingMode::kWeighted, "weighted"},
-                                              {SchedulingMode::kSerial, "serial"},
-                                              {SchedulingMode::kDynamic, "dynamic"},
-                                              {SchedulingMode::kRoundRobin, "round-robin"},
-                                              {SchedulingMode::kConcurrent, "concurrent"}})
+static void to_json(nlohmann::json& json, const SchedulingMode& mode) { json = mode.name; }
+static void from_json(const nlohmann::json& json, SchedulingMode& mode) {
+  const std::string name = json.get<std::string>();
+  const SchedulingMode* const known = find_mode(name);
+  if (known == nullptr) throw nlohmann::json::other_error::create(501, "no scheduling mode is called " + name, &json);
+  mode = *known;
+}
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Config, switch_time_mode, switch_time_fixed, switch_time_multiplier, switch_time_min, switch_time_max,
                                    memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace, watched_grace,
                                    gang_turns, latency_target, scheduling_mode, compute_window, quota_sample_interval, scheduling_slice,

@@ -117,6 +117,22 @@ TEST(Trace, ADayReplaysToTheSameActions) {
   EXPECT_GT(original.size(), day().size() + 5) << "the day must have had actions";
 }
 
+TEST(Trace, HoldsTheSchedulingModeByItsName) {
+  for (const policy::SchedulingMode& mode : policy::kSchedulingModes) {
+    policy::Config config;
+    config.scheduling_mode = mode;
+    auto decoded = decode_trace(encode_trace(TraceStart{"1.0", config}));
+    ASSERT_TRUE(decoded) << decoded.error().text;
+    EXPECT_EQ(std::get<TraceStart>(*decoded).config->scheduling_mode, mode) << mode.name;
+  }
+  std::string line = encode_trace(TraceStart{"1.0", policy::Config{}});
+  const size_t at = line.find("\"auto\"", line.find("scheduling_mode"));
+  ASSERT_NE(at, std::string::npos) << line;
+  const auto refused = decode_trace(line.replace(at, 6, "\"fair\""));
+  ASSERT_FALSE(refused) << "of a release that knows more modes: replayed in another, it would be another day";
+  EXPECT_NE(std::string(refused.error().text).find("fair"), std::string::npos) << refused.error().text;
+}
+
 TEST(Trace, HoldsEveryEventThatThePolicyKnows) {
   std::vector<bool> seen(std::variant_size_v<policy::Event>);
   for (const TraceEvent& traced : day()) seen[traced.event.index()] = true;

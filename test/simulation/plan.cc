@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace nvshare::simulation {
 namespace {
@@ -31,9 +32,7 @@ policy::Config draw_policy(Random& random, const Traits& traits) {
   }
   config.unanswered_grace = random.between(2, 10) * kSec;
   if (!traits.limits) return config;
-  using Mode = policy::SchedulingMode;
-  constexpr Mode kModes[] = {Mode::kAuto, Mode::kWeighted, Mode::kSerial, Mode::kDynamic, Mode::kRoundRobin, Mode::kConcurrent};
-  config.scheduling_mode = kModes[random.between(0, 5)];
+  config.scheduling_mode = policy::kSchedulingModes[random.between(0, std::ssize(policy::kSchedulingModes) - 1)];
   return config;
 }
 
@@ -349,7 +348,7 @@ std::string describe(const Fault& fault, const Plan& plan) {
 std::string describe(const Plan& plan) {
   std::string text = fmt::format(
       "seed {}: {} GPUs of {} MiB, {} MiB/s, messages take up to {} us, threads up to {} us; mode {}, {} turns{}\n", plan.seed, plan.gpus,
-      plan.gpu_bytes / kMiB, plan.bandwidth / kMiB, plan.latency / kUs, plan.wake / kUs, name_of(plan.policy.scheduling_mode),
+      plan.gpu_bytes / kMiB, plan.bandwidth / kMiB, plan.latency / kUs, plan.wake / kUs, plan.policy.scheduling_mode.name,
       plan.policy.switch_time_mode == policy::SwitchTimeMode::kFixed ? fmt::format("{} ms", plan.policy.switch_time_fixed / kMs)
                                                                      : std::string("adaptive"),
       plan.nvml ? "; NVML" : "");

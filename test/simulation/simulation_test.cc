@@ -64,7 +64,7 @@ TEST(Simulation, GangsUnderComputeLimitsDoNotWaitForEachOther) {
   Stage stage;
   Plan plan;
   plan.seed = 552;
-  plan.policy.scheduling_mode = policy::SchedulingMode::kDynamic;
+  plan.policy.scheduling_mode = policy::mode_named("dynamic");
   plan.gpus = 2;
   plan.bandwidth = 36 * kGiB;
   plan.latency = 50 * kUs;
@@ -85,7 +85,7 @@ TEST(Simulation, AProgramOnSeveralGpusIsNotHeldUpByADrainOfItsOwnChoice) {
   Stage stage;
   Plan plan;
   plan.seed = 1;
-  plan.policy.scheduling_mode = policy::SchedulingMode::kDynamic;
+  plan.policy.scheduling_mode = policy::mode_named("dynamic");
   plan.gpus = 2;
   plan.bandwidth = 36 * kGiB;
   plan.latency = 19 * kMs;

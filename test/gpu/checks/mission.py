@@ -8,14 +8,19 @@ Compute limits: modes, windows, tail. torch: four kinds of PyTorch models under 
 The GPU counts as 16 GiB, and 12 GB are 12 GiB, unless a row says otherwise. Shares are as in quota.py: work over what is done alone.
 """
 import json
+import pathlib
 import random
 import subprocess
+import sys
 import time
 
 from checks.quota import SECOND, Table, Tenants, done_at, scaled, share, thinned, windows
 from harness import GIB, MIB, Process, Scheduler, Skip, parallel, prewarm_host, wait_all
 
-MODES = ("auto", "weighted", "serial", "round-robin", "dynamic", "concurrent")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools"))
+import scheduling_modes  # noqa: E402
+
+MODES = tuple(name for name, _, _ in scheduling_modes.rows())
 PAIRS = ((30, 40), (50, 60), (80, 80), (50, 100))
 MODELS = (("mlp", 64), ("cnn", 16), ("transformer", 32), ("lstm", 256))  # each keeps an H200 busy
 
