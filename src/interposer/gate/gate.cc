@@ -35,7 +35,7 @@ void Gate::detach_thread(void* mark) {
     ends(static_cast<Mark*>(mark)->thread.load(std::memory_order_relaxed));
   }
   thread_mark_ = nullptr;
-  static_cast<Mark*>(mark)->depth.store(0, std::memory_order_release);  // a thread that was cancelled inside a call
+  static_cast<Mark*>(mark)->leave_all();  // a thread that was cancelled inside a call
   static_cast<Mark*>(mark)->taken.store(0, std::memory_order_release);
 }
 
@@ -66,7 +66,7 @@ Mark* Gate::attach_thread() {
       mark->next = head;
     } while (!all_marks.compare_exchange_weak(head, mark, std::memory_order_seq_cst));
   }
-  mark->depth.store(0, std::memory_order_relaxed);
+  mark->leave_all();
   mark->thread.store(threads_so_far.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   thread_mark_ = mark;
   if (key_made) pthread_setspecific(thread_end_key, mark);
@@ -114,7 +114,7 @@ bool Gate::quiesce(int64_t deadline_ns) {
   }
   for (Mark* mark = all_marks.load(std::memory_order_seq_cst); mark != nullptr; mark = mark->next) {
     int spins = 0;
-    while (mark->depth.load(std::memory_order_acquire) != 0) {
+    while (static_cast<uint32_t>(mark->passes.load(std::memory_order_acquire)) != 0) {
       if (now_ns() >= deadline_ns) return false;
       sleep_ns(spins++ < 20 ? 5'000 : 100'000);
     }
@@ -130,9 +130,15 @@ uint64_t Gate::submissions() const {
   return sum;
 }
 
+uint64_t Gate::entries() const {
+  uint64_t sum = 0;
+  for (Mark* mark = all_marks.load(std::memory_order_acquire); mark != nullptr; mark = mark->next) sum += mark->entries();
+  return sum;
+}
+
 bool Gate::busy() const {
   for (Mark* mark = all_marks.load(std::memory_order_acquire); mark != nullptr; mark = mark->next) {
-    if (mark->depth.load(std::memory_order_relaxed) != 0) return true;
+    if (mark->depth() != 0) return true;
   }
   return false;
 }
@@ -151,7 +157,7 @@ void Gate::reset_after_fork() {
   watch_mutex_.reset_after_fork();
   for (uint32_t& watchers : watchers_) watchers = 0;
   for (Mark* mark = all_marks.load(std::memory_order_relaxed); mark != nullptr; mark = mark->next) {
-    mark->depth.store(0, std::memory_order_relaxed);
+    mark->leave_all();
     if (mark != thread_mark_) mark->taken.store(0, std::memory_order_relaxed);
   }
   waiting_.store(0, std::memory_order_relaxed);

@@ -19,11 +19,16 @@ class Pacer;
 
 // What one thread of the program has under way. Entries are never freed, only handed on to later threads.
 struct alignas(64) Mark {
-  std::atomic<uint32_t> depth{0};        // > 0: inside
+  std::atomic<uint64_t> passes{0};       // how often the owner came in, and how deep inside it is now; written by the owner only
   std::atomic<uint32_t> taken{0};        // belongs to a living thread
   std::atomic<uint64_t> thread{0};       // its number: no two threads ever have the same
   std::atomic<uint64_t> submissions{0};  // watched ones; written by the owner only
-  Pacer* pacer = nullptr;                // of the owner; made when first needed
+
+  static constexpr uint64_t kEnters = (uint64_t{1} << 32) + 1;                                      // of `passes`: one more, one deeper
+  uint32_t depth() const { return static_cast<uint32_t>(passes.load(std::memory_order_relaxed)); }  // > 0: inside
+  uint32_t entries() const { return static_cast<uint32_t>(passes.load(std::memory_order_relaxed) >> 32); }
+  void leave_all() { passes.store(passes.load(std::memory_order_relaxed) & ~uint64_t{UINT32_MAX}, std::memory_order_release); }
+  Pacer* pacer = nullptr;  // of the owner; made when first needed
   Mark* next = nullptr;
 };
 
@@ -44,7 +49,7 @@ class Gate {
   // Enters and returns the flags as seen. kClosedMask clear: the caller is inside and must leave(). Otherwise it is inside too, but may
   // only do what is allowed while the gate is closed, and must leave() soon.
   [[gnu::always_inline]] uint32_t enter(Mark* mark) {
-    mark->depth.store(mark->depth.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    mark->passes.store(mark->passes.load(std::memory_order_relaxed) + Mark::kEnters, std::memory_order_relaxed);
     if (needs_fence_.load(std::memory_order_relaxed)) {
       std::atomic_thread_fence(std::memory_order_seq_cst);
     } else {
@@ -53,7 +58,7 @@ class Gate {
     return flags_.load(std::memory_order_acquire);
   }
   [[gnu::always_inline]] void leave(Mark* mark) {
-    mark->depth.store(mark->depth.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    mark->passes.store(mark->passes.load(std::memory_order_relaxed) - 1, std::memory_order_release);
   }
 
   uint32_t flags() const { return flags_.load(std::memory_order_acquire); }
@@ -84,6 +89,8 @@ class Gate {
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
+  // How often a thread came in so far, watched or not. Equal twice: nothing was submitted between.
+  uint64_t entries() const;
   // Some thread submits just now. A guess: only quiesce() is sure of it.
   bool busy() const;
 

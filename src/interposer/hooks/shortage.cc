@@ -57,7 +57,7 @@ bool Shortage::make_room() {
 bool Shortage::make_room(Device& device) {
   const Mark* mark = Gate::mark();
   // A call within a call of ours: the outer one decides.
-  if (mark == nullptr || mark->depth.load(std::memory_order_relaxed) > 0 || Process::ending()) return false;
+  if (mark == nullptr || mark->depth() > 0 || Process::ending()) return false;
   if (attempts_ >= kAttemptsMax) return give_up(device, "no room could be made for it");
   const int64_t pause = kPauseFirst_ns << attempts_;
   if (attempts_++ == 0) {

@@ -28,7 +28,7 @@ void finish_memop(bool per_thread) {
 uint32_t enter_slowly(Mark* mark, uint32_t flags, Target target) {
   for (;;) {
     if ((flags & Gate::kClosedMask) == 0 || (flags & Gate::kEnding) != 0) return flags;
-    if (mark->depth.load(std::memory_order_relaxed) > 1) return flags;
+    if (mark->depth() > 1) return flags;
     // A drain ends only when no stream captures, and a capture begins only with the gate open: a capturing stream's memory is there.
     if ((flags & Gate::kCapturing) != 0 && captures(target)) return flags;
     gate.leave(mark);
@@ -48,7 +48,7 @@ void leave_slowly(Mark* mark, uint32_t flags, Target target) {
     mark->pacer->submitted(target.stream, (flags & Gate::kLimited) != 0);
   }
   gate.leave(mark);
-  if (paced && mark->depth.load(std::memory_order_relaxed) == 0) hold_back(mark);
+  if (paced && mark->depth() == 0) hold_back(mark);
 }
 
 void hold_back(Mark* mark) {

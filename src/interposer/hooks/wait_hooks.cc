@@ -1,5 +1,5 @@
-// Waits for the GPU. They do what the driver does; while a compute limit applies, the return of one tells at once that the program's work
-// may have ended, which the swap engine sees later (turn/idleness.h).
+// Waits for the GPU. They do what the driver does; the return of one tells that the program's work may have ended, which the swap engine
+// sees later, or looks for only when another program waits for the GPU (turn/idleness.h).
 #include "interposer/gate/gate.h"
 #include "interposer/generated/hooks.h"
 #include "interposer/symbols/real_driver.h"
@@ -12,8 +12,7 @@ namespace {
 template <auto Function, typename... Arguments>
 CUresult wait(Arguments... arguments) {
   const CUresult result = call_real<Function>(arguments...);
-  if ((gate.flags() & Gate::kLimited) != 0) [[unlikely]]
-    gate.waits.returned(now_ns(), [] { return gate.submissions(); });
+  gate.waits.returned(now_ns(), [] { return gate.entries(); });
   return result;
 }
 

@@ -41,7 +41,8 @@ turn::Effects Turns::step(const Happening& what) {
   seen.submissions = gate.submissions();
   const ProgramWaits::Last waited = gate.waits.last();
   seen.waited_at = waited.at_ns;
-  seen.waited_after = waited.submissions;
+  seen.waited_after = waited.entries;
+  seen.entries = gate.entries();
   seen.submitting = gate.busy();
   seen.waiting = gate.waiting() > 0;
   seen.capturing = process().captures.capturing();

@@ -17,7 +17,7 @@ bool Process::hold_resident(const char* why) {
   if (held_.load(std::memory_order_acquire)) return true;
   Mark* mark = Gate::mark();
   if (mark == nullptr) return false;
-  const bool inside = mark->depth.load(std::memory_order_relaxed) > 0;  // of a call of ours, which waited for the lock
+  const bool inside = mark->depth() > 0;  // of a call of ours, which waited for the lock
   for (;;) {
     if (!inside) wait_for_gate();
     if (ending()) return false;

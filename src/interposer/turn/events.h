@@ -17,13 +17,14 @@ inline constexpr Instant kNever = INT64_MAX;
 // What the caller sees just before it takes an event in. None of it is sure to hold any more when the effects are carried out: what has to
 // be is asked for (Effects: LookForWaiters).
 struct Seen {
-  uint64_t submissions = 0;     // of all threads so far
+  uint64_t submissions = 0;     // of all threads so far, while somebody waits or a limit applies
+  uint64_t entries = 0;         // how often a thread came to the gate so far
   bool submitting = false;      // a thread submits just now
   bool waiting = false;         // a thread waits at the gate
   bool capturing = false;       // a stream captures, so nothing may be waited for
   bool other_gpus = false;      // this process has the lock of other GPUs
   Instant waited_at = 0;        // when a wait of the program for the GPU returned last; 0: not known
-  uint64_t waited_after = 0;    // submissions by then
+  uint64_t waited_after = 0;    // entries by then
   Instant first_use = 0;        // when a thread that had waited for this turn got past the gate; 0: not yet
   int64_t longest_work_ns = 0;  // of the program's submissions lately
 };

@@ -63,7 +63,7 @@ class TestTurn {
     for (int look = 0; look < 100 && turn_.phase == Phase::kRunning; ++look) {
       const Effects::Look next = take(IdleLook{}).look;
       if (!next.wanted) return;
-      if (next.wait_ns == 0) take(WorkEnded{});
+      if (next.wait_ns == 0) take(WorkEnded{now});
       now += next.wait_ns;
     }
   }

@@ -57,7 +57,8 @@ TEST(TurnPauses, TheProgramsOwnWaitTellsWhenTheWorkEnded) {
     turn.now = begun + 3 * kMs;
     turn.take(IdleLook{});
     turn.seen.waited_at = begun + 5 * kMs;
-    turn.seen.waited_after = 30;
+    turn.seen.waited_after = 70;
+    turn.seen.entries = submits_more ? 71 : 70;
     turn.seen.submissions = submits_more ? 31 : 30;
     turn.now = begun + 5 * kMs + 60'000;
     turn.take(WorkEnded{begun + 3 * kMs});
@@ -77,7 +78,7 @@ TEST(TurnPauses, TheProgramsOwnWaitTellsWhenTheWorkEndedBeforeALateLook) {
   turn.seen.submissions = 30;
   turn.take(IdleLook{});
   turn.seen.waited_at = begun + 600'000;
-  turn.seen.waited_after = 30;
+  turn.seen.waited_after = turn.seen.entries = 70;
   turn.now = begun + kMs;
   turn.take(IdleLook{});
   turn.now += 10'000;
@@ -96,7 +97,7 @@ TEST(TurnPauses, TheProgramsOwnWaitTellsNothingOfWorkThatWentOn) {
   turn.seen.submissions = 30;
   turn.take(IdleLook{});
   turn.seen.waited_at = begun + 600'000;
-  turn.seen.waited_after = 30;
+  turn.seen.waited_after = turn.seen.entries = 70;
   turn.now = begun + kMs;
   turn.take(IdleLook{});
   turn.now += 2 * kMs;
@@ -204,6 +205,47 @@ TEST(TurnIdleness, WithMemoryToMoveTheGpuIsGivenUpAndThePauseIsReported) {
   EXPECT_EQ(released[0].reason, static_cast<uint8_t>(ReleaseReason::kEarly));
   EXPECT_EQ(released[0].idle_us, 30'000U);
   EXPECT_TRUE(turn.sent<protocol::LockPaused>().empty());
+}
+
+// A server between two requests: its last wait for the GPU returned long before somebody else wanted its memory.
+TEST(TurnIdleness, AProgramThatHasDoneNothingForLongGivesTheGpuUpAtOnce) {
+  for (const bool came_since : {false, true}) {
+    TestTurn turn;
+    turn.bring_to(R);
+    turn.seen.waited_at = turn.now + kMs;
+    turn.seen.waited_after = 9;
+    turn.seen.entries = came_since ? 10 : 9;
+    turn.now += 2000 * kMs;
+    turn.seen.submissions = 9;
+    turn.take(IdleLook{});
+    turn.contend(1, 1, 400 * kMs);
+    turn.take(turn.contention());
+    turn.take(IdleLook{});  // first use of the turn
+    const Instant asked = turn.now;
+    turn.go_idle();
+    ASSERT_EQ(turn->phase, D);
+    EXPECT_EQ(turn.now - asked, came_since ? 400 * kMs : 0) << "a thread came since: " << came_since;
+    turn.take(WorkDrained{turn.drains.back()});
+    turn.take(MemoryLeft{});
+    EXPECT_EQ(turn.sent<protocol::LockReleased>().back().idle_us, came_since ? 400'000U : 1'999'000U);
+  }
+}
+
+// It waited for one stream, and others' work ended only now.
+TEST(TurnIdleness, AProgramWhoseOtherWorkGoesOnHasNotBeenIdle) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.seen.waited_at = turn.now + kMs;
+  turn.seen.waited_after = turn.seen.entries = 9;
+  turn.now += 2000 * kMs;
+  turn.contend(1, 1, 400 * kMs);
+  turn.take(turn.contention());
+  turn.take(IdleLook{});
+  const Instant asked = turn.now;
+  turn.now += kMs;
+  turn.take(WorkEnded{asked});
+  turn.take(IdleLook{});
+  EXPECT_EQ(turn->phase, R);
 }
 
 // Work on another GPU of the process may wait for what that thread is about to submit, and the drain waits for that work.
