@@ -53,6 +53,8 @@ GENERATORS = ("tools/generate_entry_points.py", "bench/plots.py")
 
 # What the library's folders may include of the library, besides themselves, log.h and sync.h: src/interposer/README.md.
 INTERPOSER = "src/interposer/"
+BARE_PROCESS = re.compile(r"(?<![\w.>])process\(\)(?!\s*\{)")
+REACHES_FOR_THE_PROCESS = (INTERPOSER + "hooks/", INTERPOSER + "process/process.")
 INTERPOSER_MAY = {
     "gate": {"process", "symbols"},
     "generated": {"hooks", "symbols"},
@@ -178,6 +180,18 @@ def check_mutexes(arguments):
             found = PLAIN_MUTEX.search(line.split("//", 1)[0])
             if found and found[0] not in PLAIN_MUTEX_MAY.get(path, ()):
                 problems.append(f"{path}:{number}: {found[0]}: base/mutex.h has the ones that clang can check, with GUARDED_BY for members")
+    return problems
+
+
+def check_reaching(arguments):
+    """The library's parts are given the process that they belong to. Only hooks reach for it, since a C function has no other way to it."""
+    problems = []
+    for path in tracked_files():
+        if not path.startswith(INTERPOSER) or path.startswith(REACHES_FOR_THE_PROCESS) or not is_cpp(path) or is_test(path):
+            continue
+        for number, line in enumerate((text_of(path) or "").splitlines(), 1):
+            if BARE_PROCESS.search(line.split("//", 1)[0]):
+                problems.append(f"{path}:{number}: reaches for the process; Device::process() or a reference of its own gives it: {line.strip()}")
     return problems
 
 
@@ -391,6 +405,7 @@ CHECKS = {
     "pure": check_pure,
     "includes": check_includes,
     "mutexes": check_mutexes,
+    "reaching": check_reaching,
     "sizes": check_sizes,
     "words": check_words,
     "subjects": check_subjects,

@@ -39,12 +39,6 @@ class Held {
   static int64_t count() { return std::max<int64_t>(threads_held.load(std::memory_order_relaxed), 1); }
 };
 
-// Any thread's capture in global mode is ruined by a query.
-cuda::CUresult query(cuda::CUevent event) {
-  CapturesHeldOff held_off(process().captures);
-  return held_off ? real_driver().cuEventQuery(event) : cuda::CUDA_ERROR_NOT_READY;
-}
-
 }  // namespace
 
 WorkSeen& Pacer::work_seen() { return work_seen_by_all; }
@@ -57,7 +51,7 @@ Ring* Pacer::of_current_context() {
   const RealDriver& driver = real_driver();
   cuda::CUcontext current = nullptr;
   if (driver.cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS || current == nullptr) return nullptr;
-  const uint32_t destroyed = process().contexts.destroyed();
+  const uint32_t destroyed = process_.contexts.destroyed();
   if (rings_[0] != nullptr && rings_[0]->context() == current && destroyed == contexts_destroyed_) [[likely]]
     return rings_[0];
   contexts_destroyed_ = destroyed;
@@ -69,7 +63,7 @@ Ring* Pacer::of_current_context() {
   if (found == nullptr || !found->is_of(current, id)) {
     if (place == kRings) --place;
     delete rings_[place];
-    found = new Ring(current, id, destroyed);
+    found = new Ring(process_, current, id, destroyed);
   }
   for (; place > 0; --place) rings_[place] = rings_[place - 1];
   rings_[0] = found;
@@ -88,8 +82,9 @@ void Pacer::hold(bool limited) {
 
 // ---- one ring ----
 
-Ring::Ring(cuda::CUcontext context, unsigned long long id, uint32_t contexts_destroyed)
-    : context_(context),
+Ring::Ring(Process& process, cuda::CUcontext context, unsigned long long id, uint32_t contexts_destroyed)
+    : process_(process),
+      context_(context),
       id_(id),
       contexts_destroyed_(contexts_destroyed),
       interval_(std::max(1u, kIntervalFirst / (rings.fetch_add(1, std::memory_order_relaxed) + 1))) {}
@@ -97,7 +92,7 @@ Ring::Ring(cuda::CUcontext context, unsigned long long id, uint32_t contexts_des
 // Events go with their context. Where one was destroyed since, it may have been this one, and the few events stay.
 Ring::~Ring() {
   rings.fetch_sub(1, std::memory_order_relaxed);
-  if (contexts_destroyed_ != process().contexts.destroyed()) return;
+  if (contexts_destroyed_ != process_.contexts.destroyed()) return;
   const RealDriver& driver = real_driver();
   for (cuda::CUevent event : events_) {
     if (event != nullptr) driver.cuEventDestroy_v2(event);
@@ -120,7 +115,7 @@ void Ring::submitted(cuda::CUstream stream, bool limited) {
   if (limited && recorded_ == 0) interval_ = 1;  // until it is known how long they take
   if (++count_ < interval_) return;
   count_ = 0;
-  CapturesHeldOff held_off(process().captures);
+  CapturesHeldOff held_off(process_.captures);
   if (!held_off || !prepare()) return;
   const RealDriver& driver = real_driver();
   if (driver.cuEventRecord(events_[recorded_ % kEvents], stream) != cuda::CUDA_SUCCESS) return;
@@ -143,6 +138,12 @@ void Ring::look_at_probe() {
   if (done == cuda::CUDA_SUCCESS && probe_closures_ == gate.closures()) work_seen_by_all.ended_after(now - probe_recorded_ns_, now);
 }
 
+// Any thread's capture in global mode is ruined by a query.
+cuda::CUresult Ring::query(cuda::CUevent event) {
+  CapturesHeldOff held_off(process_.captures);
+  return held_off ? real_driver().cuEventQuery(event) : cuda::CUDA_ERROR_NOT_READY;
+}
+
 // False: not within the time.
 bool Ring::wait_for(cuda::CUevent event, bool limited) {
   if (query(event) != cuda::CUDA_ERROR_NOT_READY) return true;
@@ -151,7 +152,7 @@ bool Ring::wait_for(cuda::CUevent event, bool limited) {
   const int64_t alone = limited ? (held_in_vain_ ? kHold_ns : kHoldMost_ns) : hold_ns_;
   for (;;) {
     const int64_t threads = Held::count();
-    if (now_ns() - started >= std::min(alone * threads, kHoldMost_ns) || process().captures.capturing()) return false;
+    if (now_ns() - started >= std::min(alone * threads, kHoldMost_ns) || process_.captures.capturing()) return false;
     sleep_ns(kPause_ns * std::min(threads, kPausesMost));
     if (query(event) != cuda::CUDA_ERROR_NOT_READY) return true;
   }
@@ -174,7 +175,7 @@ void Ring::hold(bool limited) {
   cuda::CUevent before_last = events_[(recorded_ - 2) % kEvents];
   const bool done = wait_for(before_last, limited);
   look_at_probe();
-  if (!done && process().captures.capturing()) return;
+  if (!done && process_.captures.capturing()) return;
   held(limited, !done);
   if (!done || recorded_ < 3) return;
   float spacing_ms = 0;

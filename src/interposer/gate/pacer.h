@@ -28,11 +28,13 @@
 
 namespace nvshare::interposer {
 
+class Process;
+
 // What one thread submits to one context.
 class Ring {
  public:
   // `context`: current.
-  Ring(cuda::CUcontext context, unsigned long long id, uint32_t contexts_destroyed);
+  Ring(Process& process, cuda::CUcontext context, unsigned long long id, uint32_t contexts_destroyed);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
@@ -50,9 +52,11 @@ class Ring {
   static constexpr int64_t kHold_ns = 20'000'000;  // another client waits; or a limit applies, and the hold before was in vain
   bool prepare();
   void look_at_probe();
+  cuda::CUresult query(cuda::CUevent event);
   bool wait_for(cuda::CUevent event, bool limited);
   void held(bool limited, bool in_vain);
 
+  Process& process_;
   const cuda::CUcontext context_;
   const unsigned long long id_;  // another context may come to lie at the same address
   const uint32_t contexts_destroyed_;
@@ -74,6 +78,8 @@ class Ring {
 
 class Pacer {
  public:
+  explicit Pacer(Process& process) : process_(process) {}
+
   // After a submission on `stream`, inside the gate.
   void submitted(cuda::CUstream stream, bool limited);
   // Outside the gate: waits for earlier work if too much is in flight.
@@ -86,6 +92,7 @@ class Pacer {
   static constexpr int kRings = 8;
   Ring* of_current_context();
 
+  Process& process_;
   Ring* rings_[kRings] = {};  // most recently used first
   Ring* submitted_to_ = nullptr;
   uint32_t contexts_destroyed_ = 0;

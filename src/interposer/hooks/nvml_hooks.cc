@@ -5,6 +5,7 @@
 #include "cuda/nvml.h"
 #include "interposer/generated/nvml_table.h"
 #include "interposer/link/tenant_use.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_nvml.h"
 
 namespace nvshare::interposer {
@@ -23,7 +24,7 @@ bool uuid_of(Handle device, uint8_t (&uuid)[16]) {
 // The tenant's use; false: the driver's answer stands.
 bool use_of(Handle device, uint64_t total, TenantUse* use) {
   uint8_t uuid[16];
-  return uuid_of(device, uuid) && ask_tenant_use(uuid, total, use);
+  return uuid_of(device, uuid) && ask_tenant_use(process(), uuid, total, use);
 }
 
 uint64_t real_total(Handle device) {

@@ -44,7 +44,7 @@ void leave_slowly(Mark* mark, uint32_t flags, Target target) {
   bool paced = watched && target.has_stream && (flags & (Gate::kCapturing | Gate::kClosedMask)) == 0;
   if (watched) mark->submissions.store(mark->submissions.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (paced) {
-    if (mark->pacer == nullptr) mark->pacer = new Pacer;
+    if (mark->pacer == nullptr) mark->pacer = new Pacer(process());
     mark->pacer->submitted(target.stream, (flags & Gate::kLimited) != 0);
   }
   gate.leave(mark);

@@ -237,7 +237,7 @@ bool Client::handshake(int fd, const protocol::Register& hello, protocol::Regist
 }
 
 void Client::disconnected() {
-  process().ipc.on_disconnected(device_);
+  device_.process().ipc.on_disconnected(device_);
   if (device_.turns().disconnected()) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
   count_progress(false);
   reconnect_backoff_ns_ = kReconnectFirst_ns;

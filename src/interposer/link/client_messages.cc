@@ -66,9 +66,9 @@ struct Client::Incoming {
   }
 
   // ---- memory handed from process to process ----
-  void operator()(const protocol::ExportWanted& message) const { process().ipc.on_export_wanted(device, message); }
-  void operator()(const protocol::Imported& message) const { process().ipc.on_imported(device, message, descriptors); }
-  void operator()(const protocol::ImportInherited& message) const { process().ipc.on_inherited(device, message); }
+  void operator()(const protocol::ExportWanted& message) const { device.process().ipc.on_export_wanted(device, message); }
+  void operator()(const protocol::Imported& message) const { device.process().ipc.on_imported(device, message, descriptors); }
+  void operator()(const protocol::ImportInherited& message) const { device.process().ipc.on_inherited(device, message); }
 
  private:
   // Without the swap engine, if there is nothing to bring in. Only this thread gives it jobs while a turn begins, so it stays at rest.

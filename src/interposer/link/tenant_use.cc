@@ -28,10 +28,10 @@ uint64_t own_limit() {
 }
 
 // This process on that GPU, if it has a context there.
-Device* own_device(const uint8_t (&uuid)[16]) {
+Device* own_device(Process& process, const uint8_t (&uuid)[16]) {
   Device* found = nullptr;
-  if (!process().active()) return nullptr;
-  process().for_each_device([&](Device& device) {
+  if (!process.active()) return nullptr;
+  process.for_each_device([&](Device& device) {
     if (memcmp(device.uuid().bytes, uuid, sizeof uuid) == 0) found = &device;
   });
   return found;
@@ -79,9 +79,9 @@ bool ask(const uint8_t (&uuid)[16], uint64_t total, uint64_t limit, TenantUse* u
 
 }  // namespace
 
-bool ask_tenant_use(const uint8_t (&uuid)[16], uint64_t total, TenantUse* use) {
+bool ask_tenant_use(Process& process, const uint8_t (&uuid)[16], uint64_t total, TenantUse* use) {
   const uint64_t limit = own_limit();
-  Device* device = own_device(uuid);
+  Device* device = own_device(process, uuid);
   // A program that runs unshared stays so.
   const bool unshared = device != nullptr && !device->client().shared();
   *use = TenantUse{};
@@ -94,7 +94,7 @@ bool ask_tenant_use(const uint8_t (&uuid)[16], uint64_t total, TenantUse* use) {
   if (device == nullptr) return true;
   const uint64_t own = device->limit().charged();
   const int32_t pid = getpid();
-  auto at = std::find_if(use->processes.begin(), use->processes.end(), [pid](const auto& process) { return process.pid == pid; });
+  auto at = std::find_if(use->processes.begin(), use->processes.end(), [pid](const auto& each) { return each.pid == pid; });
   if (at == use->processes.end()) at = use->processes.insert(at, {pid, 0, 0});
   use->used = use->used - std::min(use->used, at->allocated) + own;
   at->allocated = own;

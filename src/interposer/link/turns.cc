@@ -45,7 +45,7 @@ turn::Effects Turns::step(const Happening& what) {
   seen.entries = gate.entries();
   seen.submitting = gate.busy();
   seen.waiting = gate.waiting() > 0;
-  seen.capturing = process().captures.capturing();
+  seen.capturing = device_.process().captures.capturing();
   seen.other_gpus = locks_.load(std::memory_order_relaxed) > (turn::holds_lock(turn_) ? 1 : 0);
   seen.first_use = signs.first_use_ns_.load(std::memory_order_relaxed);
   const int64_t now = now_ns();

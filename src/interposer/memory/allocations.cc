@@ -60,7 +60,7 @@ CUresult Allocations::map_block(Block& block) {
 bool Allocations::enter_gate(bool needs_lock) {
   const TurnSigns& signs = device_.turns().signs;
   Mark* mark = Gate::mark();
-  if (needs_lock) process().wait_for_gate();
+  if (needs_lock) device_.process().wait_for_gate();
   const uint32_t flags = mark != nullptr ? gate.enter(mark) : gate.flags();
   if ((flags & device_.gate_bit()) == 0 || Process::ending()) return true;
   if (signs.draining()) {
@@ -72,7 +72,7 @@ bool Allocations::enter_gate(bool needs_lock) {
   }
   if (signs.gang_runs()) {
     leave_gate();
-    process().wait_for_gate(&signs);
+    device_.process().wait_for_gate(&signs);
     return false;
   }
   return true;

@@ -150,8 +150,8 @@ bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thre
 bool Allocations::is_over(const AllocationRange& range) {
   if (!range.freed || range.gone) return range.gone;
   // No capture begins meanwhile; beside one that is under way an older event, or one of another stream, may be asked about.
-  const CapturesHeldOff held_off(process().captures);
-  const RelaxedCaptureMode relaxed(process().captures);
+  const CapturesHeldOff held_off(device_.process().captures);
+  const RelaxedCaptureMode relaxed(device_.process().captures);
   Lock lock(blocks_.mutex);
   const auto pending =
       std::find_if(async_frees_.begin(), async_frees_.end(), [&](const AsyncFree& each) { return each.address == range.base; });
@@ -164,7 +164,7 @@ void Allocations::collect_done() {
     Lock lock(blocks_.mutex);
     if (async_frees_.empty()) return;
   }
-  const CUcontext context = process().contexts.pin(device_.ordinal());
+  const CUcontext context = device_.process().contexts.pin(device_.ordinal());
   if (context == nullptr) return;
   const RealDriver& driver = real_driver();
   if (driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
@@ -172,7 +172,7 @@ void Allocations::collect_done() {
     CUcontext popped = nullptr;
     driver.cuCtxPopCurrent_v2(&popped);
   }
-  process().contexts.unpin(context);
+  device_.process().contexts.unpin(context);
 }
 
 void Allocations::stream_leaves(CUstream stream) {
@@ -185,7 +185,7 @@ void Allocations::stream_leaves(CUstream stream) {
 void Allocations::collect_async(bool wait) {
   const RealDriver& driver = real_driver();
   std::vector<AsyncFree> passed;
-  CapturesHeldOff held_off(process().captures);
+  CapturesHeldOff held_off(device_.process().captures);
   if (!held_off) return;
   {
     Lock lock(blocks_.mutex);

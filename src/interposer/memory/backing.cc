@@ -103,7 +103,7 @@ void Backing::dispose(Block* block) {
 
 CUresult Backing::map(Block& block, uint32_t index) {
   Chunk& chunk = block.chunks[index];
-  if (block.kind == BlockKind::kHandle) return process().vmm.place(block);
+  if (block.kind == BlockKind::kHandle) return device_.process().vmm.place(block);
   if (block.kind != BlockKind::kVmm) return cuda::CUDA_SUCCESS;
   const RealDriver& driver = real_driver();
   cuda::CUmemAllocationProp properties{};
@@ -133,7 +133,7 @@ CUresult Backing::map(Block& block, uint32_t index) {
 void Backing::unmap(Block& block, uint32_t index) {
   Chunk& chunk = block.chunks[index];
   if (block.kind == BlockKind::kHandle) {
-    process().vmm.displace(block);
+    device_.process().vmm.displace(block);
     return;
   }
   if (chunk.handle == 0) return;

@@ -13,9 +13,9 @@ using cuda::CUdeviceptr;
 using cuda::CUresult;
 
 bool Allocations::wait_before_free(CUcontext context, CUresult* result) {
-  if (context != nullptr) return synchronize_before_free(process().captures, context, result);
+  if (context != nullptr) return synchronize_before_free(device_.process().captures, context, result);
   // Any context of the GPU may have used it.
-  return synchronize(process().contexts, process().captures, device_.ordinal());
+  return synchronize(device_.process().contexts, device_.process().captures, device_.ordinal());
 }
 
 bool Allocations::outlives_context(const Block& block) {

@@ -26,7 +26,7 @@ CUresult DriverMemory::claim(size_t bytes, const char* what) {
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   }
   for (bool trimmed = false;;) {
-    process().wait_for_gate();
+    device_.process().wait_for_gate();
     if (Process::ending()) {
       refund(device_, bytes);
       return cuda::CUDA_ERROR_DEINITIALIZED;
@@ -174,7 +174,7 @@ void DriverMemory::trim() {
     }
   }
   if (stores.empty()) return;
-  CapturesHeldOff held_off(process().captures);
+  CapturesHeldOff held_off(device_.process().captures);
   if (!held_off) return;
   trims_.fetch_add(1, std::memory_order_acq_rel);  // before: a launch that comes between claims its memory anew
   for (uint64_t store : stores) {

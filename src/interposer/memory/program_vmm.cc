@@ -47,18 +47,17 @@ CUresult with_lock(Call call) {
 // A handle of the driver's among what cannot move, beside arrays and pools, whose keys are addresses.
 uint64_t holding_key(cuda::CUmemGenericAllocationHandle number) { return number ^ (uint64_t{1} << 63); }
 
-bool has_context(int ordinal) {
-  const cuda::CUcontext context = process().contexts.pin(ordinal);
-  if (context != nullptr) process().contexts.unpin(context);
+}  // namespace
+
+bool ProgramVmm::has_context(int ordinal) {
+  const cuda::CUcontext context = process_.contexts.pin(ordinal);
+  if (context != nullptr) process_.contexts.unpin(context);
   return context != nullptr;
 }
 
-// It has a turn to wait for. Without a context on that GPU it has none, and its handles are only charged.
-bool takes_turns(Device& device) { return device.client().shared() && has_context(device.ordinal()); }
+bool ProgramVmm::takes_turns(Device& device) { return device.client().shared() && has_context(device.ordinal()); }
 
-}  // namespace
-
-Device* ProgramVmm::device_of(const ProgramHandle& handle) { return process().device(handle.ordinal); }
+Device* ProgramVmm::device_of(const ProgramHandle& handle) { return process_.device(handle.ordinal); }
 
 // ---- addresses ----
 
@@ -91,7 +90,7 @@ CUresult ProgramVmm::create(Handle* out, size_t bytes, const cuda::CUmemAllocati
       out != nullptr && properties != nullptr && flags == 0 && bytes > 0 && bytes < SIZE_MAX / 2 && can_move(*properties) &&
       driver.cuMemGetAllocationGranularity(&granularity, properties, cuda::CU_MEM_ALLOC_GRANULARITY_MINIMUM) == cuda::CUDA_SUCCESS &&
       granularity > 0 && bytes % granularity == 0;
-  Device* device = plain ? process().attach(properties->location.id) : nullptr;
+  Device* device = plain ? process_.attach(properties->location.id) : nullptr;
   if (device == nullptr || device->backend() != protocol::Backend::kVmm || !device->client().shared() ||
       (properties->requestedHandleTypes != cuda::CU_MEM_HANDLE_TYPE_NONE && !descriptors_supported(device->ordinal()))) {
     return create_at_driver(out, bytes, properties, flags);
@@ -117,7 +116,7 @@ CUresult ProgramVmm::create(Handle* out, size_t bytes, const cuda::CUmemAllocati
 CUresult ProgramVmm::create_at_driver(Handle* out, size_t bytes, const cuda::CUmemAllocationProp* properties, unsigned long long flags) {
   Device* owner = nullptr;
   if (properties != nullptr && properties->location.type == cuda::CU_MEM_LOCATION_TYPE_DEVICE) {
-    owner = process().attach(properties->location.id);
+    owner = process_.attach(properties->location.id);
     if (owner != nullptr && owner->refused()) return cuda::CUDA_ERROR_NOT_PERMITTED;
   }
   const bool counted = owner != nullptr && out != nullptr && bytes > 0;
@@ -157,7 +156,7 @@ bool ProgramVmm::is_hidden(Handle number) {
   if (is_ours(number)) return open_handle(number) == nullptr;
   if (book_.handle(number) != nullptr) return false;
   bool hidden = false;
-  process().for_each_device([&](Device& device) { hidden = hidden || device.memory().blocks.owns_handle(number); });
+  process_.for_each_device([&](Device& device) { hidden = hidden || device.memory().blocks.owns_handle(number); });
   return hidden;
 }
 
@@ -271,7 +270,7 @@ CUresult ProgramVmm::export_handle(void* out, Handle number, cuda::CUmemAllocati
   }
   // As a parent does that hands memory to its children: there are no turns to wait for.
   CUresult result = cuda::CUDA_SUCCESS;
-  if (!has_context(ordinal)) result = process().device(ordinal)->memory().residency.place_without_context(*block);
+  if (!has_context(ordinal)) result = process_.device(ordinal)->memory().residency.place_without_context(*block);
   if (result == cuda::CUDA_SUCCESS) result = with_lock([&] { return function(out, pin(number), type, flags); });
   release(number);
   return result;

@@ -23,10 +23,13 @@ namespace nvshare::interposer {
 
 class Device;
 class Blocks;
+class Process;
 
 class ProgramVmm {
  public:
   using Handle = cuda::CUmemGenericAllocationHandle;
+
+  explicit ProgramVmm(Process& process) : process_(process) {}
 
   // Driver calls, as the hooks answer them.
   cuda::CUresult reserve(cuda::CUdeviceptr* address, size_t bytes, size_t alignment, cuda::CUdeviceptr hint, unsigned long long flags);
@@ -84,11 +87,14 @@ class ProgramVmm {
   ProgramHandle* open_handle(Handle number) REQUIRES(mutex_);  // null: the program does not hold it
   bool is_hidden(Handle number) REQUIRES(mutex_);              // it names physical memory that only we know: to the program, no handle
   bool end_if_unused(ProgramHandle* handle) REQUIRES(mutex_);  // true: no reference and no mapping is left, and the books have forgotten it
-  static void dispose(ProgramHandle* handle);                  // of one that has ended; no lock held
+  void dispose(ProgramHandle* handle);                         // of one that has ended; no lock held
   static cuda::CUresult place_mapping(Mapping& mapping, Handle driver_handle);
-  static Device* device_of(const ProgramHandle& handle);
+  Device* device_of(const ProgramHandle& handle);
+  bool has_context(int ordinal);
+  bool takes_turns(Device& device);  // it has a turn to wait for; without a context there it has none, and its handles are only charged
   void keep(ProgramHandle* handle);
 
+  Process& process_;
   Mutex mutex_;
   AddressBook book_ GUARDED_BY(mutex_);
   uint64_t next_id_ GUARDED_BY(mutex_) = 1;

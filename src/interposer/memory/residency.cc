@@ -263,7 +263,7 @@ size_t Residency::leave(const Piece& piece) {
     }
     for (uint32_t i = 0; i < block.chunk_count; ++i) block.chunks[i].state = ChunkState::kMoving;
   }
-  process().vmm.displace(block);
+  device_.process().vmm.displace(block);
   Lock lock(blocks_.mutex);
   for (uint32_t i = 0; i < block.chunk_count; ++i) block.chunks[i].state = ChunkState::kSwapped;
   block.in_resident = false;

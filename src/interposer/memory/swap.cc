@@ -185,11 +185,11 @@ bool SwapEngine::stopping() {
 bool SwapEngine::enter_context(CUresult* why) {
   const RealDriver& driver = real_driver();
   *why = cuda::CUDA_SUCCESS;
-  CUcontext context = process().contexts.pin(device_.ordinal());
+  CUcontext context = device_.process().contexts.pin(device_.ordinal());
   if (context == nullptr) return false;
   *why = driver.cuCtxPushCurrent_v2(context);
   if (*why != cuda::CUDA_SUCCESS) {
-    process().contexts.unpin(context);
+    device_.process().contexts.unpin(context);
     return false;
   }
   cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -216,7 +216,7 @@ bool SwapEngine::enter_context(CUresult* why) {
 void SwapEngine::leave_context() {
   CUcontext popped = nullptr;
   real_driver().cuCtxPopCurrent_v2(&popped);
-  process().contexts.unpin(pinned_);
+  device_.process().contexts.unpin(pinned_);
   pinned_ = nullptr;
 }
 
@@ -249,10 +249,10 @@ void SwapEngine::run_drain(const Job& job) {
   for (;;) {
     if (!turns.ask([&](const turn::Turn& turn) { return turn::drain_wanted(turn, job.id); }) || stopping()) return;
     if (!gate.quiesce(now_ns() + kSlice_ns)) continue;
-    if (!process().captures.wait_for_none(now_ns() + kSlice_ns)) continue;
+    if (!device_.process().captures.wait_for_none(now_ns() + kSlice_ns)) continue;
     const bool together = turns.ask([&](const turn::Turn& turn) { return turn::drains_together(turn, job.id); });
     // What runs on other GPUs may use this one's memory. Where all of them are left together that is waited for when each has drained.
-    if (synchronize(process().contexts, process().captures, together ? device_.ordinal() : Contexts::kAllGpus)) break;
+    if (synchronize(device_.process().contexts, device_.process().captures, together ? device_.ordinal() : Contexts::kAllGpus)) break;
     sleep_ns(kSwapPause_ns);  // a context is on its way out, or a capture came between
   }
   if (!turns.take(turn::WorkDrained{job.id}).agreed) return;
@@ -274,7 +274,7 @@ int64_t SwapEngine::look_for_idleness() {
     if (next.wait_ns > 0) return now_ns() + next.wait_ns;
     if (stopping()) return -1;
     const int64_t waits_from = now_ns();
-    if (process().captures.capturing() || !synchronize(process().contexts, process().captures, device_.ordinal())) {
+    if (device_.process().captures.capturing() || !synchronize(device_.process().contexts, device_.process().captures, device_.ordinal())) {
       return now_ns() + kSwapPause_ns;
     }
     turns.take(turn::WorkEnded{waits_from});
@@ -285,10 +285,10 @@ int64_t SwapEngine::look_for_idleness() {
 
 void SwapEngine::prepare_arena(uint64_t bytes) {
   if (device_.backend() != protocol::Backend::kVmm) return;
-  CUcontext context = process().contexts.pin(device_.ordinal());
+  CUcontext context = device_.process().contexts.pin(device_.ordinal());
   if (context == nullptr) return;
   device_.memory().arena.grow_to(bytes, context, false);
-  process().contexts.unpin(context);
+  device_.process().contexts.unpin(context);
 }
 
 // ---- in ----
@@ -309,7 +309,7 @@ SwapEngine::Arrival SwapEngine::bring_in(const Piece& piece, bool* copied) {
       if (piece.block->kind == BlockKind::kManaged) {
         result = prefetch_in(device_, piece, in_stream_, copied);
       } else if (chunk.host.data != nullptr) {
-        result = process().vmm.open_window(memory.blocks, *piece.block);
+        result = device_.process().vmm.open_window(memory.blocks, *piece.block);
         if (result == cuda::CUDA_SUCCESS) {
           result = driver.cuMemcpyHtoDAsync_v2(piece.address(), chunk.host.data, piece.bytes, in_stream_);
         }

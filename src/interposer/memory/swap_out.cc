@@ -151,7 +151,7 @@ bool SwapEngine::Eviction::copy_out(const Piece& piece, const HostSlot& slot, cu
   } else {
     if (slot.data == nullptr) return false;
     chunk.host = slot;
-    result = process().vmm.open_window(memory_.blocks, *piece.block);
+    result = engine_.device_.process().vmm.open_window(memory_.blocks, *piece.block);
     if (result == cuda::CUDA_SUCCESS) {
       result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, piece.address(), piece.bytes, stream);
     }

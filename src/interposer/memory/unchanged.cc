@@ -128,7 +128,8 @@ bool Unchanged::hash_all(const std::vector<Piece>& pieces, std::vector<Finding>*
       const Piece& piece = pieces[next];
       const size_t count = piece.bytes / kHashUnitBytes;
       if (units + count > kLaunchUnitsMax) break;
-      if (!memory.copies.hash_wanted(piece) || process().vmm.open_window(memory.blocks, *piece.block) != cuda::CUDA_SUCCESS) continue;
+      if (!memory.copies.hash_wanted(piece) || device_.process().vmm.open_window(memory.blocks, *piece.block) != cuda::CUDA_SUCCESS)
+        continue;
       for (size_t i = 0; i < count; ++i) shared_->units[units++] = piece.address() + i * kHashUnitBytes;
       (*findings)[next].hashed = true;
     }

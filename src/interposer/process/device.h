@@ -15,13 +15,17 @@
 
 namespace nvshare::interposer {
 
+class Process;
+
 class Device {
  public:
-  Device(int ordinal, uint32_t gate_bit, protocol::Backend backend) : ordinal_(ordinal), gate_bit_(gate_bit), backend_(backend) {}
+  Device(Process& process, int ordinal, uint32_t gate_bit, protocol::Backend backend)
+      : process_(process), ordinal_(ordinal), gate_bit_(gate_bit), backend_(backend) {}
 
   // Asks the driver who this GPU is. False when it does not answer.
   bool identify();
 
+  Process& process() { return process_; }
   int ordinal() const { return ordinal_; }
   uint32_t gate_bit() const { return gate_bit_; }
   protocol::Backend backend() const { return backend_; }
@@ -43,6 +47,7 @@ class Device {
   SwapEngine& swap_engine() { return swap_engine_; }
 
  private:
+  Process& process_;
   const int ordinal_;
   const uint32_t gate_bit_;
   protocol::Backend backend_;

@@ -32,19 +32,19 @@ bool same_block(const IpcToken& a, const IpcToken& b) {
   return a.exporter == b.exporter && a.export_id == b.export_id && memcmp(a.nonce, b.nonce, sizeof a.nonce) == 0;
 }
 
-bool is_own(const IpcToken& token) {
+}  // namespace
+
+bool Ipc::is_own(const IpcToken& token) {
   bool own = false;
-  process().for_each_device([&](Device& device) { own = own || device.client().id() == token.exporter; });
+  process_.for_each_device([&](Device& device) { own = own || device.client().id() == token.exporter; });
   return own;
 }
-
-}  // namespace
 
 // ---- exporting ----
 
 bool Ipc::export_memory(CUipcMemHandle* handle, CUdeviceptr address, CUresult* result) {
   AllocationRange range;
-  Device* owner = process().owner(address, &range);
+  Device* owner = process_.owner(address, &range);
   if (owner == nullptr || handle == nullptr || !owner->client().shared()) return false;
   IpcToken token{};
   memcpy(token.magic, kMagic, sizeof kMagic);
@@ -100,7 +100,7 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   memcpy(&token, &handle, sizeof token);
   if (!is_ours(token)) return false;
   CUcontext context = nullptr;
-  Device* device = process().current_device(&context);
+  Device* device = process_.current_device(&context);
   *result = cuda::CUDA_ERROR_INVALID_VALUE;
   if (address == nullptr || flags != cuda::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || token.version != kTokenVersion) return true;
   *result = cuda::CUDA_ERROR_INVALID_CONTEXT;  // also what the driver says of a process's own handle
@@ -238,7 +238,7 @@ CUresult Ipc::map(Import* import, const std::vector<cuda::CUmemGenericAllocation
     if (result != cuda::CUDA_SUCCESS) break;
     mapped += bytes;
   }
-  if (result == cuda::CUDA_SUCCESS) result = set_access(*import, process().peers.accessors(import->ordinal));
+  if (result == cuda::CUDA_SUCCESS) result = set_access(*import, process_.peers.accessors(import->ordinal));
   if (result == cuda::CUDA_SUCCESS) return result;
   if (mapped > 0) driver.cuMemUnmap(import->base, mapped);
   driver.cuMemAddressFree(import->base, import->bytes);
@@ -297,7 +297,7 @@ void Ipc::collect() {
   for (Import& import : leaving) {
     // Nothing of this process may be at work on it. A context that failed is no reason to keep it.
     CUresult ignored = cuda::CUDA_SUCCESS;
-    if (!synchronize_before_free(process().captures, import.context, &ignored)) {
+    if (!synchronize_before_free(process_.captures, import.context, &ignored)) {
       Lock lock(mutex_);
       leaving_.push_back(std::move(import));
       continue;
@@ -398,7 +398,7 @@ bool Ipc::open_to(CUdeviceptr address, uint32_t gpus) {
 uint32_t Ipc::opened_to(CUdeviceptr address) {
   Lock lock(mutex_);
   const Import* import = find_import(address);
-  return import != nullptr ? import->opened_to & ~(process().peers.accessors(import->ordinal) | 1u << import->user) : 0;
+  return import != nullptr ? import->opened_to & ~(process_.peers.accessors(import->ordinal) | 1u << import->user) : 0;
 }
 
 void Ipc::reset_after_fork() {

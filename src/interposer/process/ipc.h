@@ -20,6 +20,7 @@
 namespace nvshare::interposer {
 
 class Device;
+class Process;
 
 // What is in the 64 bytes of a handle of ours.
 struct IpcToken {
@@ -36,6 +37,8 @@ static_assert(sizeof(IpcToken) == sizeof(cuda::CUipcMemHandle));
 
 class Ipc {
  public:
+  explicit Ipc(Process& process) : process_(process) {}
+
   // Fills *handle for memory of ours. False: the memory is not ours to hand over, ask the driver.
   bool export_memory(cuda::CUipcMemHandle* handle, cuda::CUdeviceptr address, cuda::CUresult* result);
   // False: the handle is the driver's own.
@@ -115,8 +118,10 @@ class Ipc {
   cuda::CUresult map(Import* import, const std::vector<cuda::CUmemGenericAllocationHandle>& handles);
   static cuda::CUresult set_access(Import& import, uint32_t accessors);
   static void unmap(const Import& import);
+  bool is_own(const IpcToken& token);
   void let_go(const Import& import);  // tells the scheduler and the books; mutex not held
 
+  Process& process_;
   Mutex mutex_;
   Condition changed_;
   std::vector<Import> imports_ GUARDED_BY(mutex_);

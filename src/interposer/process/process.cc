@@ -105,7 +105,7 @@ Device* Process::attach(int ordinal) {
     log(LogLevel::kWarning, "GPU %d has no virtual memory management: its memory is managed memory instead", ordinal);
     backend = protocol::Backend::kManaged;
   }
-  auto* made = new Device(ordinal, 1u << ordinal, backend);
+  auto* made = new Device(*this, ordinal, 1u << ordinal, backend);
   if (!made->identify()) {
     log(LogLevel::kError, "GPU %d does not say who it is: it is not shared", ordinal);
     delete made;
@@ -144,7 +144,7 @@ size_t Process::visible_total(int ordinal, size_t real_total) {
     return total;
   };
   if (Device* known = device(ordinal)) return shown(known->limit());
-  Device unknown(ordinal, 0, backend_);
+  Device unknown(*this, ordinal, 0, backend_);
   if (unknown.identify()) unknown.client().ask_only();
   return shown(unknown.limit());
 }

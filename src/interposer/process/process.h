@@ -83,8 +83,8 @@ class Process {
   Captures captures;        // streams that capture
   Contexts contexts;        // which there are, and who of ours is in one
   PeerAccess peers{*this};  // which GPU may use whose memory
-  Ipc ipc;                  // memory of other processes
-  ProgramVmm vmm;           // the program's own virtual memory management
+  Ipc ipc{*this};           // memory of other processes
+  ProgramVmm vmm{*this};    // the program's own virtual memory management
 
  private:
   static void in_forked_child();
