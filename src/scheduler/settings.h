@@ -1,6 +1,6 @@
 // The scheduler's settings and where they come from: command line, then environment, then file (TOML), then default. Every setting has
 // one name in scheduler.toml (switch_time_mode), one variable (NVSHARE_SWITCH_TIME_MODE) and one flag (--switch-time-mode); one table in
-// settings.cc declares them. A wrong value is refused with the name under which it was given and what is accepted.
+// setting_rows.cc declares them. A wrong value is refused with the name under which it was given and what is accepted.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/result.h"
@@ -63,14 +64,22 @@ struct Settings {
 
 using settings::Texts;
 
-// One line of the table (base/settings_table.h).
+// A member of the policy's configuration as traces have it, durations in nanoseconds: none, a number, or a choice's name.
+using TraceValue = std::variant<std::monostate, bool, int64_t, std::string>;
+struct Traced {
+  std::function<TraceValue(const policy::Config& config)> get;
+  std::function<bool(policy::Config& config, const TraceValue& value)> set;  // false: it cannot be that
+};
+
+// One row of the table (base/settings_table.h).
 struct SettingSpec {
   const char* name;
   std::string accepted;  // for people
   std::string help;
   bool live;  // may be changed by an admin request
   std::function<Result<void>(Settings& settings, std::string_view text)> apply;
-  const char* flag_alone = nullptr;  // the value of a flag that is given without one; null: not allowed
+  const char* flag_alone = nullptr;   // the value of a flag that is given without one; null: not allowed
+  std::optional<Traced> traced = {};  // of a setting of the policy's, else none
 };
 
 const std::vector<SettingSpec>& setting_specs();

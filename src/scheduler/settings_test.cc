@@ -92,9 +92,9 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
   };
   for (const SettingSpec& spec : setting_specs()) {
     if (std::string(spec.name) == "trace") continue;  // any path will do
-    auto values = wrong.find(spec.name);
-    ASSERT_NE(values, wrong.end()) << spec.name << " has no wrong value in this test";
-    for (const std::string& value : values->second) {
+    std::vector<std::string> values = {"no setting has this value"};
+    if (const auto own = wrong.find(spec.name); own != wrong.end()) values.insert(values.end(), own->second.begin(), own->second.end());
+    for (const std::string& value : values) {
       std::string by_variable = refusal("", {{variable_of(spec.name), value}}, {});
       EXPECT_NE(by_variable.find(variable_of(spec.name)), std::string::npos) << by_variable;
       EXPECT_NE(by_variable.find(spec.accepted), std::string::npos) << by_variable;

@@ -5,6 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "policy/overloaded.h"
+#include "scheduler/settings.h"
+
 template <typename T>
 struct nlohmann::adl_serializer<std::optional<T>> {
   static void to_json(json& out, const std::optional<T>& value) { value ? out = *value : out = nullptr; }
@@ -16,18 +19,48 @@ struct nlohmann::adl_serializer<std::optional<T>> {
 // Fields by name; must be in the events' own namespace to be found.
 namespace nvshare::policy {
 
-NLOHMANN_JSON_SERIALIZE_ENUM(SwitchTimeMode, {{SwitchTimeMode::kAuto, "auto"}, {SwitchTimeMode::kFixed, "fixed"}})
-static void to_json(nlohmann::json& json, const SchedulingMode& mode) { json = mode.name; }
-static void from_json(const nlohmann::json& json, SchedulingMode& mode) {
-  const std::string name = json.get<std::string>();
-  const SchedulingMode* const known = find_mode(name);
-  if (known == nullptr) throw nlohmann::json::other_error::create(501, "no scheduling mode is called " + name, &json);
-  mode = *known;
+// What the policy's settings are is written by their rows (setting_rows.cc), in nanoseconds also where a name says milliseconds.
+static std::string name_in_trace(std::string_view setting) {
+  constexpr std::string_view kMilliseconds = "_ms";
+  return std::string(setting.ends_with(kMilliseconds) ? setting.substr(0, setting.size() - kMilliseconds.size()) : setting);
 }
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Config, switch_time_mode, switch_time_fixed, switch_time_multiplier, switch_time_min, switch_time_max,
-                                   memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace, watched_grace,
-                                   gang_turns, latency_target, scheduling_mode, compute_window, quota_sample_interval, scheduling_slice,
-                                   quota_carryover_percent, drop_tail_billing_percent, prefetch)
+
+// What else a configuration has, in each release.
+static constexpr std::pair<const char*, int64_t Config::*> kNoSettings[] = {{"reserve_fixed", &Config::reserve_fixed},
+                                                                            {"overhead_default", &Config::overhead_default},
+                                                                            {"departed_grace", &Config::departed_grace},
+                                                                            {"watched_grace", &Config::watched_grace}};
+
+static nlohmann::json json_of(const scheduler::TraceValue& value) {
+  return std::visit(Overloaded{[](std::monostate) { return nlohmann::json(); }, [](const auto& is) { return nlohmann::json(is); }}, value);
+}
+
+static scheduler::TraceValue value_of(const nlohmann::json& json) {
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_null()) return {};
+  if (json.is_string()) return json.get<std::string>();
+  return json.get<int64_t>();
+}
+
+static void to_json(nlohmann::json& json, const Config& config) {
+  json = nlohmann::json::object();
+  for (const scheduler::SettingSpec& spec : scheduler::setting_specs()) {
+    if (spec.traced) json[name_in_trace(spec.name)] = json_of(spec.traced->get(config));
+  }
+  for (const auto& [name, member] : kNoSettings) json[name] = config.*member;
+}
+
+// A setting that an earlier release did not have is as it was there: as by default.
+static void from_json(const nlohmann::json& json, Config& config) {
+  for (const scheduler::SettingSpec& spec : scheduler::setting_specs()) {
+    if (!spec.traced) continue;
+    const auto value = json.find(name_in_trace(spec.name));
+    if (value == json.end() || spec.traced->set(config, value_of(*value))) continue;
+    throw nlohmann::json::other_error::create(501, std::string(spec.name) + " cannot be " + value->dump(), &json);
+  }
+  for (const auto& [name, member] : kNoSettings) json.at(name).get_to(config.*member);
+}
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
@@ -98,6 +131,20 @@ constexpr const char* kEventNames[] = {
     "TenantEnds",    "TenantPaused",   "TenantTurns",    "ClientShares", "ClientProgressed", "AccountKept",  "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
+// What traces of release 0.2 lack, as it was there.
+const struct {
+  const char* event;
+  const char* member;
+  Json value;
+} kLackedBy02[] = {
+    {"ClientJoined", "prefetches", false}, {"LockReleased", "work", 0}, {"LockPaused", "work", 0}, {"ClientShares", "measured", false}};
+
+void complete(const std::string& event, Json& json) {
+  for (const auto& lacked : kLackedBy02) {
+    if (event == lacked.event) json.emplace(lacked.member, lacked.value);
+  }
+}
+
 template <size_t kIndex = 0>
 std::optional<policy::Event> event_named(const std::string& name, const Json& json) {
   if constexpr (kIndex < std::variant_size_v<policy::Event>) {
@@ -139,7 +186,9 @@ Result<TraceLine> decode_trace(std::string_view line) {
   try {
     Json json = Json::parse(line);
     if (json.contains("event")) {
-      auto event = event_named(json.at("event").get<std::string>(), json);
+      const auto name = json.at("event").get<std::string>();
+      complete(name, json);
+      auto event = event_named(name, json);
       if (!event) return error_format("no such event: %.150s", json.at("event").dump().c_str());
       return TraceLine(TraceEvent{json.at("now").get<policy::Instant>(), *event});
     }

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <fstream>
 
+#include "scheduler/settings.h"
 #include "scheduler/test_client.h"
 
 namespace nvshare::scheduler {
@@ -131,6 +133,85 @@ TEST(Trace, HoldsTheSchedulingModeByItsName) {
   const auto refused = decode_trace(line.replace(at, 6, "\"fair\""));
   ASSERT_FALSE(refused) << "of a release that knows more modes: replayed in another, it would be another day";
   EXPECT_NE(std::string(refused.error().text).find("fair"), std::string::npos) << refused.error().text;
+}
+
+TEST(Trace, HoldsEachSettingOfThePolicy) {
+  Settings settings;
+  for (const auto& [name, text] : Texts{{"switch_time_mode", "fixed"},
+                                        {"switch_time_fixed", "1.5"},
+                                        {"memory_reserve_percent", "7"},
+                                        {"gang_turns", "off"},
+                                        {"compute_window_ms", "2000"},
+                                        {"prefetch", "on"}}) {
+    auto changed = change_settings(settings, {{name, text}});
+    ASSERT_TRUE(changed) << changed.error().text;
+    settings = *changed;
+  }
+  const std::string line = encode_trace(TraceStart{"1.0", settings.policy});
+  for (const char* part : {"\"switch_time_mode\":\"fixed\"", "\"switch_time_fixed\":1500000000", "\"memory_reserve_percent\":7",
+                           "\"gang_turns\":false", "\"compute_window\":2000000000", "\"prefetch\":true", "\"quota_carryover_percent\":null",
+                           "\"latency_target\":50000000", "\"reserve_fixed\":"})
+    EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+  const auto decoded = decode_trace(line);
+  ASSERT_TRUE(decoded) << decoded.error().text;
+  const policy::Config read = *std::get<TraceStart>(*decoded).config;
+  size_t settings_of_policy = 0;
+  for (const SettingSpec& spec : setting_specs()) {
+    if (!spec.traced) continue;
+    ++settings_of_policy;
+    EXPECT_EQ(spec.traced->get(read), spec.traced->get(settings.policy)) << spec.name;
+  }
+  EXPECT_GE(settings_of_policy, 16u);
+}
+
+// A release that lacked a setting wrote no value of it, and behaved as if it was not set.
+TEST(Trace, OfAnEarlierReleaseIsRead) {
+  const auto decoded = decode_trace(R"({"config":{"switch_time_fixed":3000000000,"scheduling_mode":"serial","reserve_fixed":1,)"
+                                    R"("overhead_default":2,"departed_grace":3,"watched_grace":4},"release":"0.1.0"})");
+  ASSERT_TRUE(decoded) << decoded.error().text;
+  const policy::Config config = *std::get<TraceStart>(*decoded).config;
+  EXPECT_EQ(config.switch_time_fixed, 3'000'000'000);
+  EXPECT_EQ(config.scheduling_mode.name, "serial");
+  EXPECT_EQ(config.watched_grace, 4);
+  EXPECT_EQ(config.latency_target, policy::Config{}.latency_target);
+  EXPECT_FALSE(config.prefetch);
+}
+
+TEST(Trace, EventsOfRelease02AreRead) {
+  const auto event_of = [](const char* line) {
+    const auto decoded = decode_trace(line);
+    EXPECT_TRUE(decoded) << decoded.error().text;
+    return decoded ? std::get<TraceEvent>(*decoded).event : policy::Event(policy::Tick{});
+  };
+  const auto joined = event_of(
+      R"({"client":3,"ends":false,"event":"ClientJoined","gang":true,"gpu":0,"has_lock":false,"memory":{"allocated":5,"resident":0,)"
+      R"("unswappable":0},"now":7,"overhead":null,"priority":0,"process":1,"proven":true,"replaces":[],"swappable":true,"tenant":2,)"
+      R"("wants_lock":false})");
+  ASSERT_TRUE(std::holds_alternative<policy::ClientJoined>(joined));
+  EXPECT_EQ(std::get<policy::ClientJoined>(joined).memory.allocated, 5);
+  const auto released = event_of(
+      R"({"client":3,"early":true,"event":"LockReleased","grant":1,"idle":0,"memory":{"allocated":5,"resident":5,"unswappable":0},"now":9,)"
+      R"("used":4})");
+  ASSERT_TRUE(std::holds_alternative<policy::LockReleased>(released));
+  EXPECT_EQ(std::get<policy::LockReleased>(released).used, 4);
+  EXPECT_TRUE(std::holds_alternative<policy::LockPaused>(event_of(R"({"client":3,"event":"LockPaused","grant":1,"now":9,"used":null})")));
+  EXPECT_TRUE(std::holds_alternative<policy::ClientShares>(event_of(R"({"client":3,"event":"ClientShares","group":1,"now":9})")));
+  EXPECT_TRUE(std::holds_alternative<policy::HostMemory>(event_of(R"({"available":3,"event":"HostMemory","now":9})")));
+  EXPECT_TRUE(std::holds_alternative<policy::SwapProgressed>(
+      event_of(R"({"client":3,"copied":1,"elapsed":2,"event":"SwapProgressed","failed":false,"finished":true,"id":1,)"
+               R"("memory":{"allocated":5,"resident":5,"unswappable":0},"now":9,"out":true,"unmoved":0})")));
+}
+
+TEST(Trace, AValueThatASettingCannotHaveIsRefused) {
+  for (const char* wrong : {R"("gang_turns":"on")", R"("switch_time_fixed":"soon")", R"("switch_time_mode":3)", R"("prefetch":null)",
+                            R"("reserve_fixed":"much")", R"("switch_time_fixed":[1])"}) {
+    std::string line = encode_trace(TraceStart{"1.0", policy::Config{}});
+    ASSERT_TRUE(decode_trace(line));
+    const std::string name(wrong, strchr(wrong, ':') + 1);
+    const size_t at = line.find(name), end = line.find_first_of(",}", at);
+    ASSERT_NE(at, std::string::npos) << name << " in " << line;
+    EXPECT_FALSE(decode_trace(line.replace(at, end - at, wrong))) << line;
+  }
 }
 
 TEST(Trace, HoldsEveryEventThatThePolicyKnows) {
