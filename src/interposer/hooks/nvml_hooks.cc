@@ -12,6 +12,8 @@ namespace nvshare::interposer {
 
 namespace {
 
+constexpr int kPatience_ms = 1000;  // such programs ask again and again
+
 bool uuid_of(Handle device, uint8_t (&uuid)[16]) {
   char text[cuda::nvml::kUuidBytes] = {};
   if (call_nvml<&NvmlTable::nvmlDeviceGetUUID>(device, static_cast<char*>(text), static_cast<unsigned>(sizeof text)) !=
@@ -24,7 +26,7 @@ bool uuid_of(Handle device, uint8_t (&uuid)[16]) {
 // The tenant's use; false: the driver's answer stands.
 bool use_of(Handle device, uint64_t total, TenantUse* use) {
   uint8_t uuid[16];
-  return uuid_of(device, uuid) && ask_tenant_use(process(), uuid, total, use);
+  return uuid_of(device, uuid) && ask_tenant_use(process(), uuid, total, kPatience_ms, use);
 }
 
 uint64_t real_total(Handle device) {
@@ -34,9 +36,7 @@ uint64_t real_total(Handle device) {
 
 template <typename Memory>
 void show(const TenantUse& use, Memory* memory) {
-  uint64_t total = memory->total;
-  if (use.total != 0) total = std::min(total, use.total);
-  if (use.limit != 0) total = std::min(total, use.limit);
+  const uint64_t total = shown_total(memory->total, use.total, use.limit);
   memory->total = total;
   memory->used = std::min(total, use.used);
   memory->free = total - memory->used;

@@ -1,13 +1,10 @@
 #include "interposer/link/client.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,10 +13,10 @@
 
 #include "interposer/gate/gate.h"
 #include "interposer/link/scheduler_need.h"
+#include "interposer/link/scheduler_socket.h"
 #include "interposer/log.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
-#include "protocol/paths.h"
 
 namespace nvshare::interposer {
 
@@ -36,35 +33,9 @@ constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
 constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
 constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 
-bool socket_address(sockaddr_un* address) {
-  const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
-  if (directory != nullptr && *directory != '\0' && strcmp(directory, protocol::kRuntimeDirectoryDefault) != 0 && preloaded_by_system()) {
-    static std::atomic<bool> told{false};
-    if (!told.exchange(true)) {
-      log(LogLevel::kWarning, "%s is ignored: /etc/ld.so.preload has this library, so the scheduler is the one in %s",
-          protocol::kRuntimeDirectoryVariable, protocol::kRuntimeDirectoryDefault);
-    }
-    directory = nullptr;
-  }
-  if (directory == nullptr || *directory == '\0') directory = protocol::kRuntimeDirectoryDefault;
-  *address = {};
-  address->sun_family = AF_UNIX;
-  int length = snprintf(address->sun_path, sizeof address->sun_path, "%s%s", directory, protocol::kClientSocket);
-  if (length > 0 && length < static_cast<int>(sizeof address->sun_path)) return true;
-  log(LogLevel::kWarning, "%s is '%.60s...': too long, at most %zu characters fit", protocol::kRuntimeDirectoryVariable, directory,
-      sizeof address->sun_path - sizeof protocol::kClientSocket);
-  return false;
-}
-
 }  // namespace
 
 // ---- connecting ----
-
-void Client::ask_only() {
-  device_.limit().read_own();
-  asks_only_ = true;
-  connect_once();
-}
 
 bool Client::start(const char* waits_because) {
   if (!device_.limit().read_own()) {
@@ -108,37 +79,13 @@ bool Client::start(const char* waits_because) {
   return true;
 }
 
-FileDescriptor Client::open_socket() {
-  sockaddr_un address;
-  if (!socket_address(&address)) {
-    errno = ENOENT;
-    return FileDescriptor();
-  }
-  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) return fd;
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    int error = errno;
-    log(LogLevel::kDebug, "no scheduler at %s: %s", address.sun_path, strerror(error));
-    fd.reset();
-    errno = error;
-    return fd;
-  }
-  timeval patience{5, 0};
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  return fd;
-}
-
 bool Client::connect_once() {
   broke_off_ = false;
-  FileDescriptor fd = open_socket();
+  FileDescriptor fd = connect_to_scheduler();
   if (!fd) return false;
   const protocol::Register hello = registration();
   protocol::Registered answer;
   if (!handshake(fd.get(), hello, &answer)) return false;
-  if (asks_only_) {
-    device_.limit().set(answer);
-    return true;
-  }
   device_.swap_engine().unchanged().node_says(answer.skip_unchanged != 0);
   device_.turns().connected(hello, answer, std::move(fd));
   return true;
@@ -185,7 +132,6 @@ protocol::Register Client::registration() {
   memcpy(message.gpu_uuid, device_.uuid().bytes, sizeof message.gpu_uuid);
   message.gpu_total_bytes = device_.total();
   message.memory_limit = device_.limit().own();
-  message.asks_only = asks_only_ ? 1 : 0;
   message.pid = getpid();
   message.gpu_ordinal = static_cast<uint32_t>(device_.ordinal());
   message.memory = device_.memory().report();

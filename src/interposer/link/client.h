@@ -24,11 +24,6 @@ class Client {
 
   // Connects and registers. False: no scheduler; the client stays unshared for good. With a reason to wait it waits until there is one.
   bool start(const char* waits_because);
-  // Asks the scheduler what it would show this program of the GPU, without becoming a client: sets Device::limit(). For a
-  // Client that is never started.
-  void ask_only();
-  // A connection to the scheduler; none, and errno says why, if there is no scheduler.
-  static FileDescriptor open_socket();
   bool shared() const { return shared_.load(std::memory_order_acquire); }
 
   // Where a message comes in that may open the gate; -1: nowhere. Any thread; by the time it is looked at the descriptor may be closed, or
@@ -111,8 +106,7 @@ class Client {
   int64_t asked_why_at_ns_ GUARDED_BY(mutex_) = 0;
   char refusal_told_[256] = {};            // in the log; before the socket's thread starts, then its alone
   const char* barred_by_ = refusal_told_;  // before it is shared
-  bool asks_only_ = false;                 // before the socket's thread starts
-  bool broke_off_ = false;                 // the last registration: a scheduler listened, and ended it without an answer; the same
+  bool broke_off_ = false;                 // the last registration: a scheduler listened, and ended it without an answer; as refusal_told_
   // The socket's thread's:
   bool counts_progress_ = false;  // for the scheduler, who asked
   uint64_t question_ = 0;

@@ -4,10 +4,15 @@
 
 namespace nvshare::interposer {
 
+bool Device::ask_uuid(int ordinal, cuda::CUuuid* uuid) {
+  const RealDriver& driver = real_driver();
+  auto ask = driver.cuDeviceGetUuid_v2 != nullptr ? driver.cuDeviceGetUuid_v2 : driver.cuDeviceGetUuid;
+  return ask != nullptr && ask(uuid, ordinal) == cuda::CUDA_SUCCESS;
+}
+
 bool Device::identify() {
   const RealDriver& driver = real_driver();
-  auto uuid = driver.cuDeviceGetUuid_v2 != nullptr ? driver.cuDeviceGetUuid_v2 : driver.cuDeviceGetUuid;
-  if (uuid == nullptr || uuid(&uuid_, ordinal_) != cuda::CUDA_SUCCESS) return false;
+  if (!ask_uuid(ordinal_, &uuid_)) return false;
   if (driver.cuDeviceTotalMem_v2(&total_, ordinal_) != cuda::CUDA_SUCCESS) return false;
   int exportable = 0;
   if (driver.cuDeviceGetAttribute(&exportable, cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ordinal_) ==

@@ -22,7 +22,9 @@ class Device {
   Device(Process& process, int ordinal, uint32_t gate_bit, protocol::Backend backend)
       : process_(process), ordinal_(ordinal), gate_bit_(gate_bit), backend_(backend) {}
 
-  // Asks the driver who this GPU is. False when it does not answer.
+  // Asks the driver who a GPU is. False when it does not answer.
+  static bool ask_uuid(int ordinal, cuda::CUuuid* uuid);
+  // The same of this one, with what else is to be known of it. False when it does not answer.
   bool identify();
 
   Process& process() { return process_; }

@@ -9,6 +9,7 @@
 
 #include "interposer/gate/pacer.h"
 #include "interposer/hooks/submit.h"
+#include "interposer/link/tenant_use.h"
 #include "interposer/log.h"
 #include "interposer/once.h"
 #include "interposer/process/green_contexts.h"
@@ -25,6 +26,7 @@ namespace {
 constexpr int64_t kGateWait_ns = 2'000'000'000;
 constexpr int64_t kJoinLook_ns = 50'000'000;
 constexpr int64_t kExitPatience_ns = 200'000'000;
+constexpr int kTotalPatience_ms = 5'000;  // programs ask for a GPU's size once, and go by it
 
 void say_why(char (&why)[protocol::kKeepsWhyBytes], const char* name, const char* session) {
   if (session != nullptr) {
@@ -137,16 +139,14 @@ Device* Process::attach(int ordinal) {
 
 size_t Process::visible_total(int ordinal, size_t real_total) {
   if (!active() || ordinal < 0 || ordinal >= kDevicesMax) return real_total;
-  auto shown = [real_total](const MemoryLimit& limit) {
-    size_t total = real_total;
-    if (uint64_t told = limit.gpu_total(); told != 0) total = std::min<size_t>(total, told);
-    if (uint64_t most = limit.bytes(); most != 0) total = std::min<size_t>(total, most);
-    return total;
-  };
-  if (Device* known = device(ordinal)) return shown(known->limit());
-  Device unknown(*this, ordinal, 0, backend_);
-  if (unknown.identify()) unknown.client().ask_only();
-  return shown(unknown.limit());
+  if (Device* known = device(ordinal)) return shown_total(real_total, known->limit().gpu_total(), known->limit().bytes());
+  cuda::CUuuid uuid;
+  if (!Device::ask_uuid(ordinal, &uuid)) return real_total;
+  uint8_t bytes[sizeof uuid.bytes];
+  memcpy(bytes, uuid.bytes, sizeof bytes);
+  TenantUse use;
+  if (!ask_tenant_use(*this, bytes, real_total, kTotalPatience_ms, &use)) return real_total;
+  return shown_total(real_total, use.total, use.limit);
 }
 
 bool Process::current_is_gone() {
