@@ -9,25 +9,34 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "interposer/variable.h"
+
 namespace nvshare::interposer {
 namespace {
 
 constexpr int kLinesMax = 200;
-constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
+
+// The names are those of the lines, too.
+constexpr ChoiceVariable<LogLevel, 4> kLevel = {
+    .name = "NVSHARE_LOG_LEVEL",
+    .choices = {{"error", LogLevel::kError}, {"warning", LogLevel::kWarning}, {"info", LogLevel::kInfo}, {"debug", LogLevel::kDebug}},
+    .unset = LogLevel::kWarning,
+    .wrong = LogLevel::kWarning,
+    .then = "Going on with warning",
+    .meaning = "what the library says on standard error"};
 
 std::atomic<int> lines_written{0};
 std::atomic<int> level_plus_one{0};
 
 int read_level() {
-  const char* text = getenv("NVSHARE_LOG_LEVEL");
-  if (text == nullptr || *text == '\0') return static_cast<int>(LogLevel::kWarning);
-  for (int i = 0; i < 4; ++i) {
-    if (strcmp(text, kNames[i]) == 0) return i;
-  }
-  char line[160];
-  int length = snprintf(line, sizeof line, "nvshare: warning: NVSHARE_LOG_LEVEL is '%.40s'; accepted: error, warning, info, debug\n", text);
-  if (length > 0 && write(STDERR_FILENO, line, static_cast<size_t>(length)) < 0) return static_cast<int>(LogLevel::kWarning);
-  return static_cast<int>(LogLevel::kWarning);
+  const char* text = getenv(kLevel.name);
+  if (text == nullptr || *text == '\0') return static_cast<int>(kLevel.unset);
+  if (const auto* choice = kLevel.find(text)) return static_cast<int>(choice->value);
+  char why[256], line[300];
+  kLevel.explain(text, why);
+  const int length = snprintf(line, sizeof line, "nvshare: warning: %s\n", why);
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, static_cast<size_t>(length));
+  return static_cast<int>(kLevel.wrong);
 }
 
 }  // namespace
@@ -53,7 +62,7 @@ void log(LogLevel level, const char* format, ...) {
     last = before == kLinesMax;
   }
   char line[512];
-  int length = snprintf(line, sizeof line, "nvshare[%d]: %s: ", static_cast<int>(getpid()), kNames[static_cast<int>(level)]);
+  int length = snprintf(line, sizeof line, "nvshare[%d]: %s: ", static_cast<int>(getpid()), kLevel.choices[static_cast<int>(level)].text);
   va_list arguments;
   va_start(arguments, format);
   int more = last ? snprintf(line + length, sizeof line - static_cast<size_t>(length), "further messages are not shown")

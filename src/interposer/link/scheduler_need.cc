@@ -9,13 +9,21 @@
 
 #include "base/fd.h"
 #include "interposer/log.h"
+#include "interposer/variable.h"
 
 namespace nvshare::interposer {
 namespace {
 
 constexpr char kPreload[] = "/etc/ld.so.preload";
 constexpr char kClientConf[] = "/etc/nvshare/client.conf";
-constexpr char kVariable[] = "NVSHARE_REQUIRE_SCHEDULER";
+// A value that is none of these does not do away with the requirement.
+constexpr ChoiceVariable<SchedulerNeed, 3> kRequired = {
+    .name = "NVSHARE_REQUIRE_SCHEDULER",
+    .choices = {{"0", SchedulerNeed::kNone}, {"wait", SchedulerNeed::kWaits}, {"1", SchedulerNeed::kRefuses}},
+    .unset = SchedulerNeed::kNone,
+    .wrong = SchedulerNeed::kRefuses,
+    .then = "A scheduler is required",
+    .meaning = "what a program does where no scheduler answers: it runs unshared, waits, or gets no GPU"};
 
 // The file's first bytes as a text; false: it cannot be read.
 template <size_t kSize>
@@ -31,18 +39,6 @@ std::string_view trimmed(std::string_view text) {
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
   return text;
-}
-
-bool parse_need(std::string_view value, SchedulerNeed* need) {
-  if (value == "0") {
-    *need = SchedulerNeed::kNone;
-  } else if (value == "1") {
-    *need = SchedulerNeed::kRefuses;
-  } else {
-    *need = SchedulerNeed::kWaits;
-    return value == "wait";
-  }
-  return true;
 }
 
 }  // namespace
@@ -64,7 +60,9 @@ bool read_client_conf(const char* text, SchedulerNeed* need) {
     if (equals == std::string_view::npos || trimmed(line.substr(0, equals)) != "require_scheduler") {
       good = false;
     } else {
-      good = parse_need(trimmed(line.substr(equals + 1)), need) && good;
+      const auto* choice = kRequired.find(trimmed(line.substr(equals + 1)));
+      *need = choice != nullptr ? choice->value : SchedulerNeed::kWaits;
+      good = choice != nullptr && good;
     }
   }
   return good;
@@ -84,15 +82,8 @@ SchedulerNeeded scheduler_needed() {
     }
     ask(need, "/etc/nvshare/client.conf says so");
   }
-  if (const char* wish = getenv(kVariable); wish != nullptr && *wish != '\0') {
-    SchedulerNeed need = SchedulerNeed::kNone;
-    if (!parse_need(wish, &need)) {
-      // A value that is none of these does not do away with the requirement.
-      log(LogLevel::kError, "%s is '%.40s'; accepted: 0, 1, wait. A scheduler is required", kVariable, wish);
-      need = SchedulerNeed::kRefuses;
-    }
-    ask(need, need == SchedulerNeed::kRefuses ? "NVSHARE_REQUIRE_SCHEDULER=1" : "NVSHARE_REQUIRE_SCHEDULER=wait");
-  }
+  const SchedulerNeed wish = value_of(kRequired);
+  ask(wish, wish == SchedulerNeed::kRefuses ? "NVSHARE_REQUIRE_SCHEDULER=1" : "NVSHARE_REQUIRE_SCHEDULER=wait");
   return needed;
 }
 

@@ -9,6 +9,7 @@
 #include "interposer/log.h"
 #include "interposer/process/device.h"
 #include "interposer/symbols/real_driver.h"
+#include "interposer/variable.h"
 
 namespace nvshare::interposer {
 
@@ -39,15 +40,14 @@ int find_run(const uint64_t* bits, uint32_t limit, uint32_t count) {
 }  // namespace
 
 void HostArena::configure() {
-  const char* text = getenv("NVSHARE_HOST_ARENA");
-  if (text == nullptr || *text == '\0' || strcmp(text, "auto") == 0) return;
-  if (strcmp(text, "process") == 0) {
-    mode_ = Mode::kProcess;
-  } else if (strcmp(text, "scheduler") == 0) {
-    mode_ = Mode::kScheduler;
-  } else {
-    log(LogLevel::kError, "NVSHARE_HOST_ARENA is '%.40s'; accepted: auto, process, scheduler. Going on with auto", text);
-  }
+  static constexpr ChoiceVariable<Mode, 3> kVariable = {
+      .name = "NVSHARE_HOST_ARENA",
+      .choices = {{"auto", Mode::kAuto}, {"process", Mode::kProcess}, {"scheduler", Mode::kScheduler}},
+      .unset = Mode::kAuto,
+      .wrong = Mode::kAuto,
+      .then = "Going on with auto",
+      .meaning = "whose host memory the program is swapped to; the scheduler's setting goes before"};
+  mode_ = value_of(kVariable);
 }
 
 // ---- slots ----

@@ -11,6 +11,7 @@
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
+#include "interposer/variable.h"
 
 namespace nvshare::interposer {
 
@@ -18,7 +19,6 @@ using cuda::CUresult;
 
 namespace {
 
-constexpr char kSkipVariable[] = "NVSHARE_SKIP_UNCHANGED";
 constexpr char kKernel[] = "nvshare_chunk_hash";
 constexpr size_t kLaunchUnitsMax = 32768;        // in one launch: 16 GiB
 constexpr size_t kStageBytes = size_t{2} << 20;  // of a chunk that is compared, at a time
@@ -36,15 +36,14 @@ struct Unchanged::Shared {
 
 void Unchanged::configure() {
   random_ = static_cast<uint64_t>(now_ns()) ^ static_cast<uint64_t>(getpid()) << 32;
-  const char* text = getenv(kSkipVariable);
-  if (text == nullptr || *text == '\0') return;
-  if (strcmp(text, "on") == 0) {
-    wish_ = Wish::kOn;
-  } else if (strcmp(text, "off") == 0) {
-    wish_ = Wish::kOff;
-  } else {
-    log(LogLevel::kError, "%s is '%.40s'; accepted: on, off. Going on with what the node says", kSkipVariable, text);
-  }
+  static constexpr ChoiceVariable<Wish, 2> kVariable = {
+      .name = "NVSHARE_SKIP_UNCHANGED",
+      .choices = {{"on", Wish::kOn}, {"off", Wish::kOff}},
+      .unset = Wish::kNone,
+      .wrong = Wish::kNone,
+      .then = "Going on with what the node says",
+      .meaning = "whether memory that has not changed leaves the GPU without a copy; goes before the scheduler's setting"};
+  wish_ = value_of(kVariable);
 }
 
 void Unchanged::node_says(bool on) { wanted_.store(wish_ == Wish::kNone ? on : wish_ == Wish::kOn, std::memory_order_relaxed); }

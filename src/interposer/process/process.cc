@@ -15,6 +15,7 @@
 #include "interposer/process/green_contexts.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/unknown_calls.h"
+#include "interposer/variable.h"
 
 namespace nvshare::interposer {
 
@@ -42,14 +43,13 @@ bool hold_for_unknown_call(const char* name, const char* session) {
   return process().hold_resident(why);
 }
 
-protocol::Backend backend_from_environment() {
-  const char* text = getenv("NVSHARE_MEMORY_BACKEND");
-  if (text == nullptr || *text == '\0' || strcmp(text, "vmm") == 0) return protocol::Backend::kVmm;
-  if (strcmp(text, "managed") == 0) return protocol::Backend::kManaged;
-  if (strcmp(text, "none") == 0) return protocol::Backend::kNone;
-  log(LogLevel::kError, "NVSHARE_MEMORY_BACKEND is '%.40s'; accepted: vmm, managed, none. Going on with vmm", text);
-  return protocol::Backend::kVmm;
-}
+constexpr ChoiceVariable<protocol::Backend, 3> kBackend = {
+    .name = "NVSHARE_MEMORY_BACKEND",
+    .choices = {{"vmm", protocol::Backend::kVmm}, {"managed", protocol::Backend::kManaged}, {"none", protocol::Backend::kNone}},
+    .unset = protocol::Backend::kVmm,
+    .wrong = protocol::Backend::kVmm,
+    .then = "Going on with vmm",
+    .meaning = "how memory comes and goes; `managed`: the driver's demand paging; `none`: counted and limited, never swapped"};
 
 }  // namespace
 
@@ -76,7 +76,7 @@ CUresult Process::start() {
   if (active()) return cuda::CUDA_SUCCESS;
   gate.on_thread_end([](uint64_t thread) { process().captures.left_with_thread(thread); });
   gate.initialise();
-  backend_ = backend_from_environment();
+  backend_ = value_of(kBackend);
   needed_ = scheduler_needed();
   on_unknown_call(hold_for_unknown_call);
   const char* session = nullptr;
