@@ -47,6 +47,8 @@ class Config:
         self.plan = getattr(args, "plan", "auto")
         self.rows = getattr(args, "rows", "")
         self.mission_seconds = getattr(args, "mission_seconds", 540.0)
+        self.serve_seconds = getattr(args, "serve_seconds", 120.0)
+        self.skip_unchanged = getattr(args, "skip_unchanged", "on")
         self.ddp_turn_s = getattr(args, "ddp_turn", 2.0)
         self.ddp_variants = set(getattr(args, "ddp_variants", "own_vmm,legacy_ipc_and_third").split(","))
         self.out = pathlib.Path(args.out)

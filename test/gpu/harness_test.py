@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, deaths, interactive, mission, nvml_beside, programs, quota, sharing_real, swap, trace
+from checks import calls, deaths, interactive, mission, nvml_beside, programs, quota, servers, sharing_real, swap, trace
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -310,6 +310,32 @@ class Children(unittest.TestCase):
             result = run_check(config_in(folder), "skips", swap.swap_pair)
             self.assertEqual(result.state, "SKIP")
             self.assertRaises(Skip, config_in(folder).program, "probe")
+
+
+class Servers(unittest.TestCase):
+    def test_a_schedule_that_knows_the_arrivals_waits_for_one_that_answers(self):
+        self.assertEqual([round(end, 6) for end in servers.oracle([(0.0, 0), (0.1, 1)], 1, 0.2, 1.0)], [1.2, 2.4])
+
+    def test_it_puts_out_whoever_is_asked_last(self):
+        arrivals = [(0.0, 0), (10.0, 1), (20.0, 2), (30.0, 0), (40.0, 1)]
+        ends = servers.oracle(arrivals, 2, 0.5, 1.0)  # for 2 goes 1, which is asked after 0
+        self.assertEqual([round(end - at, 6) for (at, _), end in zip(arrivals, ends)], [1.5, 1.5, 1.5, 1.0, 1.5])
+
+    def test_requests_of_one_server_wait_for_each_other(self):
+        self.assertEqual(servers.oracle([(0.0, 0), (0.1, 0)], 2, 0.5, 1.0), [1.5, 2.5])
+
+    def test_arrivals_are_the_seeds_and_popular_servers_have_more(self):
+        shape = types.SimpleNamespace(servers=8, rate=5.0, lasts=100)
+        found = servers.arrivals_of(shape, 3)
+        self.assertEqual(found, servers.arrivals_of(shape, 3))
+        self.assertEqual(found, sorted(found))
+        counts = [sum(server == one for _, server in found) for one in range(8)]
+        self.assertGreater(counts[0], 2 * counts[7])
+
+    def test_what_came_in_for_a_request_is_that_client_s(self):
+        moves = [{"client": 1, "out": False, "copied": 5, "t": 10}, {"client": 1, "out": True, "copied": 7, "t": 11},
+                 {"client": 2, "out": False, "copied": 9, "t": 12}, {"client": 1, "out": False, "copied": 3, "t": 30}]
+        self.assertEqual(servers.brought_in(moves, 1, 5, 20), 5)
 
 
 if __name__ == "__main__":

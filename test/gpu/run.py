@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, sharing, steady, swap, trace, training, unchanged
+from checks import answers, calls, conformance, deaths, deaths_mps, host, interactive, mission, programs, quota, servers, several_gpus, sharing, steady, swap, trace, training, unchanged
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -33,6 +33,7 @@ CHECKS = {
     "alloc_cost": (calls.alloc_cost, 40),
     "swap_speed": (swap.swap_speed, 120),
     "unchanged": (unchanged.unchanged, 100),
+    "servers": (servers.servers, 240),
     "swap_baselines": (swap.swap_baselines, 80),
     "programs": (programs.programs, 150),  # leaves stages out by itself
     "host_limits": (host.host_limits, 40),
@@ -43,6 +44,7 @@ CHECKS = {
     "nvml_gap": (training.nvml_gap, 45),
     "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
+    "deaths_mps": (deaths_mps.deaths_mps, 130),
     "trace": (trace.trace, 110),
     "quota": (quota.quota, 360),  # --plan full: 1050, bursty: 180, drift among it; a plan leaves rows out rather than pass --budget
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
@@ -76,6 +78,8 @@ def parse_arguments():
     parser.add_argument("--count", type=int, default=60, help="deaths: how often something is killed or stopped")
     parser.add_argument("--seed", type=int, default=None, help="deaths: of the random moments; printed by each run")
     parser.add_argument("--death-seconds", type=float, default=75, help="deaths: no more is struck after this long")
+    parser.add_argument("--serve-seconds", type=float, default=120, help="servers: for how long requests come")
+    parser.add_argument("--skip-unchanged", default="on", help="servers: the setting's values, measured one after the other")
     parser.add_argument("--plan", choices=("auto", "short", "full", "bursty", "drift", "hour"), default="auto",
                         help="quota: short has every row but cycles, full every case, bursty the rows bursty and cycles; auto: full if there is time")
     parser.add_argument("--rows", default="", help=f"quota: rows of the table, separated by commas: {', '.join(quota.ROWS)}; mission: {', '.join(mission.ROWS)}")
