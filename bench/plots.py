@@ -119,6 +119,16 @@ def unchanged():
         ("skip_unchanged = off", found["off"]["left_ms"], OTHERS), ("skip_unchanged = on", found["on"]["left_without_copy_ms"], OURS)], ["h200-unchanged"], "ms")
 
 
+def servers():
+    found = figures("h200-servers")
+    times = found["times, on"]
+    return bars("First token of one of eight servers of 10 GiB on a GPU that counts as 32", [
+        ("natively, with all of them there", times["there, natively"]["p50_ms"], OTHERS), ("nvshare, the server was there", times["there"]["p50_ms"], OURS),
+        ("its memory at the link's speed", times["load_ms_by_link"], OTHERS), ("nvshare, it was out", times["out"]["p50_ms"], OURS),
+        ("nvshare, it was out: the longest", times["out"]["most_ms"], OURS), ("a process started anew", found["alone"]["started_anew_ms"], THIRD),
+    ], ["h200-servers"], "ms", logarithmic=True)
+
+
 def quota():
     requirements = json.loads((HERE / "results/h200-quota-single.json").read_text())["requirements"]
     colours = {"5us": FOURTH, "20us": OURS, "1ms": THIRD, "50ms": FIFTH, "300ms": "#b2182b", "graph": "#444", "torch": "#9aa5b1"}
@@ -202,7 +212,7 @@ def trace():
 
 FLEET = ["fleet-100-nodes"]
 PICTURES = {"fleet-waits": fleet_waits, "fleet-idle": fleet_idle, "fleet-ended": fleet_ended,
-            "swap-speed": swap_speed, "makespan": makespan, "allocations": allocations, "unchanged": unchanged, "quota": quota, "waits": waits, "trace": trace}
+            "swap-speed": swap_speed, "makespan": makespan, "allocations": allocations, "unchanged": unchanged, "servers": servers, "quota": quota, "waits": waits, "trace": trace}
 
 
 def main():
