@@ -2,6 +2,7 @@
 """Debian packages, the same as .rpm, and install.sh of the tarball, in a root folder of their own: what they put where, that the programs run from there, and
 that nothing is left when they are removed. Run by ctest."""
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -107,12 +108,16 @@ class Packages(unittest.TestCase):
         (root / "run/nvshare").mkdir(parents=True)
         (root / "run/nvshare/tenants").write_text("{}")
         (root / "run/nvshare-locks").mkdir()
-        (root / "run/nvshare-locks/GPU-1.lock").touch()
+        for name in ("GPU-1.lock", "GPU-1.owner", "GPU-2.lock", "GPU-2.owner"):
+            (root / "run/nvshare-locks" / name).touch()
+        served = (root / "run/nvshare-locks/GPU-2.lock").open()  # by another scheduler
+        fcntl.flock(served, fcntl.LOCK_EX)
         before = (root / "usr/lib/nvshare/libnvshare.so").stat().st_ino
         self.dpkg("--install", self.packages["nvshare"])  # an upgrade: another file, running programs keep theirs
         self.assertNotEqual(before, (root / "usr/lib/nvshare/libnvshare.so").stat().st_ino)
         self.dpkg("--remove", "nvshare")
-        self.assertEqual(files_below(root, "var/"), ["etc/nvshare/scheduler.toml"])
+        self.assertEqual(files_below(root, "var/"), ["etc/nvshare/scheduler.toml", "run/nvshare-locks/GPU-2.lock", "run/nvshare-locks/GPU-2.owner"])
+        served.close()
         self.dpkg("--purge", "nvshare")
         self.assertEqual(files_below(root, "var/"), [])
         self.assertFalse((root / "etc/nvshare").exists())
