@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "cli/admin_client.h"
+#include "cli/admin_connection.h"
 #include "e2e/harness/pod_cgroup.h"
 #include "e2e/harness/stage.h"
 #include "kubernetes/pods/pod_limit_controller.h"
@@ -29,7 +29,7 @@ int fail(const char* why) {
 }
 
 // Of the pod: "core limit, memory limit of its first client".
-std::pair<int, int64_t> in_force(cli::AdminClient& admin) {
+std::pair<int, int64_t> in_force(cli::AdminConnection& admin) {
   auto report = admin.status();
   if (!report || report->clients.empty()) return {0, 0};
   for (const auto& tenant : report->tenants) {
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   kubernetes::PodLimitController annotations(options);
   Child& program = stage.start_command(
       "pod", cgroup->inside({kWorkerPath, "limit-follow", "--piece", "1M", "--most", "4", "--stop", stage.directory() + "/stop"}), true);
-  auto admin = cli::AdminClient::open(stage.runtime_directory());
+  auto admin = cli::AdminConnection::open(stage.runtime_directory());
   if (!admin) return fail(admin.error().text);
   if (!stage.wait_until([&] { return program.logged("holds 4 pieces"); })) return fail("the program does not run");
 

@@ -167,7 +167,7 @@ void Workload::act() {
 }
 
 void Workload::change_memory(Program& program) {
-  protocol::Memory& memory = program.memory;
+  protocol::MemoryReport& memory = program.memory;
   memory.allocated = need_ - random() % 16 * kMiB;
   memory.resident = std::min(program.grant != 0 ? std::min(memory.allocated, program.budget) : memory.resident, memory.allocated);
   memory.charged = memory.allocated;

@@ -61,7 +61,7 @@ class Workload {
     uint64_t epoch = 0;
     uint64_t grant = 0;
     uint64_t budget = 0, budget_sequence = 0;
-    protocol::Memory memory{};
+    protocol::MemoryReport memory{};
     bool registered = false;
     bool waits = false;
     bool moved = false;  // its first turn is over: a grant may cost a movement

@@ -67,7 +67,7 @@ int fail(int code, const std::string& text) {
 }
 
 // Handles first, then a second look: a number that was given to another process meanwhile is in one of the two only.
-int signal_all(AdminClient& admin, const StatusReport& before, uint64_t tenant, int number, const std::string& name) {
+int signal_all(AdminConnection& admin, const StatusReport& before, uint64_t tenant, int number, const std::string& name) {
   std::map<pid_t, FileDescriptor> handles;
   for (const pid_t pid : processes_of(before, tenant, parents_of_all())) {
     FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));

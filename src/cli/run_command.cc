@@ -156,7 +156,7 @@ constexpr int64_t kFetchTraceMs = 15'000;  // the scheduler remembers a minute
 Result<std::unique_ptr<LiveTrace>> begin_trace(const std::string& file, const SchedulerLink& link) {
   if (file.empty()) return std::unique_ptr<LiveTrace>();
   if (!std::ofstream(file, std::ios::app)) return error_format("--trace: cannot write %s: %s", file.c_str(), strerror(errno));
-  auto admin = AdminClient::open(link.runtime_directory);
+  auto admin = AdminConnection::open(link.runtime_directory);
   if (!admin) return error_format("--trace: only a scheduler that answers us tells what it does: %s", admin.error().text);
   auto trace = std::make_unique<LiveTrace>(std::move(*admin), 1);
   if (auto ok = trace->fetch(); !ok) return error_format("--trace: %s", ok.error().text);

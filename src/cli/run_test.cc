@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "cli/admin_client.h"
+#include "cli/admin_connection.h"
 #include "cli/process.h"
 
 namespace nvshare::cli {
@@ -48,11 +48,12 @@ class RunCommand : public testing::Test {
                  " LD_LIBRARY_PATH=" STAND_IN " ";
   }
   ~RunCommand() override {
-    if (auto admin = AdminClient::open(runtime())) {
+    if (auto admin = AdminConnection::open(runtime())) {
       auto ended = admin->ask(protocol::admin::ShutdownRequest{});
       EXPECT_TRUE(ended) << ended.error().text;
       // Its files are gone only when it is.
-      for (int tries = 0; tries < 500 && AdminClient::open(runtime()); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      for (int tries = 0; tries < 500 && AdminConnection::open(runtime()); ++tries)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     std::error_code ignored;
     fs::remove_all(directory_, ignored);
@@ -304,7 +305,7 @@ TEST_F(RunCommand, TopShowsWhoRunsSetsAPriorityAndLeavesTheTerminalAsItWas) {
     EXPECT_TRUE(top.shows("\033[?1049l"));
     EXPECT_EQ(top.exit_code(), 0);
   }
-  auto admin = AdminClient::open(runtime());
+  auto admin = AdminConnection::open(runtime());
   const auto status = admin ? admin->status() : admin.error();
   EXPECT_TRUE(status && status->tenants.size() == 1 && status->tenants[0].priority == 5);
   for (const auto& client : status ? status->clients : decltype(status->clients)()) kill(client.pid, SIGTERM);
@@ -356,7 +357,7 @@ TEST_F(RunCommand, ATracesSumsAreTheSchedulersOwnFigures) {
   const std::string live_picture = (directory_ / "live.json").string();
   protocol::admin::UsageReport usage;
   {
-    auto admin = AdminClient::open(runtime());
+    auto admin = AdminConnection::open(runtime());
     ASSERT_TRUE(admin) << admin.error().text;
     for (int tries = 0; tries < 500; ++tries) {  // until the jobs' ends are known
       const auto status = admin->status();
@@ -371,7 +372,7 @@ TEST_F(RunCommand, ATracesSumsAreTheSchedulersOwnFigures) {
     EXPECT_TRUE(has(live.out, "1 GPU, 2 clients")) << live.out;
     ASSERT_TRUE(admin->ask(protocol::admin::ShutdownRequest{}));
   }
-  for (int tries = 0; tries < 500 && AdminClient::open(runtime()); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int tries = 0; tries < 500 && AdminConnection::open(runtime()); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 
   const std::string picture = (directory_ / "picture.json").string();
   const Ran ran = nvsharectl("trace " + recording + " -o " + picture);

@@ -41,7 +41,7 @@ bool clients_are_served(const std::string& runtime_directory) {
 std::optional<SchedulerLink> look_at(const std::string& runtime_directory) {
   SchedulerLink link;
   link.runtime_directory = runtime_directory;
-  if (auto admin = AdminClient::open(runtime_directory)) {
+  if (auto admin = AdminConnection::open(runtime_directory)) {
     link.admin = std::move(*admin);
     return link;
   } else {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "cli/admin_client.h"
+#include "cli/admin_connection.h"
 #include "cli/environment.h"
 
 namespace nvshare::cli {
@@ -28,7 +28,7 @@ struct SchedulerLink {
   bool own = false;      // the user's own scheduler, not the machine's
   bool started = false;  // by this call
   // Nothing when the scheduler does not let us use its admin socket (the machine's scheduler answers root and its own user only).
-  std::optional<AdminClient> admin;
+  std::optional<AdminConnection> admin;
   std::string admin_error;  // why there is none
 };
 

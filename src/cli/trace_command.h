@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "cli/admin_client.h"
+#include "cli/admin_connection.h"
 #include "replay/chrome_trace.h"
 
 namespace nvshare::cli {
@@ -21,12 +21,12 @@ int trace_command(const TraceOptions& options);
 class LiveTrace {
  public:
   // From `last_ns` ago; 0: as far back as the scheduler remembers.
-  LiveTrace(AdminClient admin, int64_t last_ns) : admin_(std::move(admin)), last_ns_(last_ns) {}
+  LiveTrace(AdminConnection admin, int64_t last_ns) : admin_(std::move(admin)), last_ns_(last_ns) {}
   Result<void> fetch();
   replay::ChromeTrace& picture() { return picture_; }
 
  private:
-  AdminClient admin_;
+  AdminConnection admin_;
   int64_t last_ns_;
   uint64_t next_ = 0;
   replay::ChromeTrace picture_;

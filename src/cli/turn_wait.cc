@@ -102,7 +102,7 @@ void TurnWaitWatch::ask(int64_t now) {
   asked_at_ = now;
   ask_at_ = now + kAfterFailureMs;
   report_ = {};
-  auto admin = AdminClient::open(runtime_directory_);
+  auto admin = AdminConnection::open(runtime_directory_);
   if (!admin) return;
   const auto line = admin->ask(protocol::admin::TurnRequest{tenant_}, kAnswerWithinMs);
   const auto report = line ? protocol::admin::decode_turn(*line) : Result<TurnReport>(line.error());

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/admin_client.h"
+#include "cli/admin_connection.h"
 
 namespace nvshare::cli {
 

@@ -63,7 +63,7 @@ Result<StatusReport> look(SchedulerLink& link) {
   if (link.admin) {
     if (auto status = link.admin->status()) return status;
   }
-  auto again = AdminClient::open(link.runtime_directory);
+  auto again = AdminConnection::open(link.runtime_directory);
   if (!again) return again.error();
   link.admin = std::move(*again);
   return link.admin->status();

@@ -44,7 +44,7 @@ Result<void> all_of(Checks... checks) {
   return outcome;
 }
 
-Result<void> check_memory(const Memory& memory) {
+Result<void> check_memory(const MemoryReport& memory) {
   return all_of([&] { return check_at_most("memory.allocated", memory.allocated, kMemoryBytesMax); },
                 [&] { return check_at_most("memory.resident", memory.resident, memory.allocated); },
                 [&] { return check_at_most("memory.unswappable", memory.unswappable, memory.allocated); },

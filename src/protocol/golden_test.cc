@@ -16,7 +16,9 @@ namespace {
 
 constexpr uint64_t k(uint8_t number) { return 0x0102030405060700 + number; }  // every byte of a field differs from its neighbour
 
-Memory memory() { return {.allocated = 0x5040, .resident = 0x4030, .unswappable = 0x3020, .swappable_host = 0x2010, .charged = 0x6050}; }
+MemoryReport memory() {
+  return {.allocated = 0x5040, .resident = 0x4030, .unswappable = 0x3020, .swappable_host = 0x2010, .charged = 0x6050};
+}
 
 Register hello() {
   Register message{.version_min = 1, .version_max = 7, .backend = 2, .has_lock = 1, .wants_lock = 0, .asks_only = 1};

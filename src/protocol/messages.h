@@ -125,7 +125,7 @@ struct Header {
 };
 
 // The memory of one client as it stands. resident <= allocated.
-struct Memory {
+struct MemoryReport {
   uint64_t allocated;       // what the program holds, on the GPU and swapped, our rounding and caches included
   uint64_t resident;        // of it on the GPU
   uint64_t unswappable;     // of it that cannot leave the GPU
@@ -156,7 +156,7 @@ struct Register {
   uint64_t node_limit;    // that an earlier scheduler told it; 0 = none
   int32_t pid;            // in the client's own namespace: for people to read, never trusted
   uint32_t gpu_ordinal;   // the program's device number, for people
-  Memory memory;
+  MemoryReport memory;
   char gpu_name[64];  // NUL-terminated
   char program[64];   // NUL-terminated, the program's short name
 };
@@ -253,7 +253,7 @@ struct LockReleased {
   uint64_t drain_ns;  // from DropLock (or the decision to release early) to now
   uint64_t used_ns;   // from the turn's first submission to the end of its last work, as the client saw it; 0 = nothing was submitted.
                       // What else the turn lasted is not billed, as far as the scheduler believes it
-  Memory memory;
+  MemoryReport memory;
   // since version 3
   uint64_t submissions;  // in the turn, all of which have ended: how fast the client was beside others; 0 = it does not say
 };
@@ -274,7 +274,7 @@ struct LockResumed {
 };
 
 struct MemUpdate {
-  Memory memory;
+  MemoryReport memory;
   uint64_t budget;           // what the client holds itself to
   uint64_t budget_sequence;  // of the last budget it received
   uint64_t limit;            // it enforces; 0 = none
@@ -335,7 +335,7 @@ struct SwapProgress {
   uint64_t copied;      // of them over the link (unchanged or never written memory needs no copy)
   uint64_t elapsed_ns;  // since the movement began, without waits for host memory to be made and for room on the GPU, and without the
                         // time for what was not copied because it was unchanged
-  Memory memory;
+  MemoryReport memory;
   // since version 2
   uint64_t unchanged;  // bytes that left without a copy, because the host had one that was still true
 };

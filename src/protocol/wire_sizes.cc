@@ -5,7 +5,7 @@ namespace nvshare::protocol {
 
 #define NVSHARE_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size) && sizeof(type) + sizeof(Header) <= kMessageBytesMax)
 NVSHARE_WIRE_SIZE(Header, 8);
-NVSHARE_WIRE_SIZE(Memory, 40);
+NVSHARE_WIRE_SIZE(MemoryReport, 40);
 NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 16 + 8 + 40 + 128);
 NVSHARE_WIRE_SIZE(Registered, 72 + 32 + 72 + 8);
 NVSHARE_WIRE_SIZE(About, 32);

@@ -46,7 +46,7 @@ class ClaimBound {
   void go_by_grants() { by_grants_ = true; }
 
   // `allocated_most`: of its tenant's limit; nullopt: it has none.
-  policy::Memory believe(const protocol::Memory& said, int64_t gpu_total, std::optional<int64_t> allocated_most = {}) const {
+  policy::Memory believe(const protocol::MemoryReport& said, int64_t gpu_total, std::optional<int64_t> allocated_most = {}) const {
     const auto at_most = [](uint64_t bytes, int64_t most) { return static_cast<int64_t>(std::min(bytes, static_cast<uint64_t>(most))); };
     const int64_t most = std::max<int64_t>(gpu_total, 0);
     int64_t resident = at_most(said.resident, most);

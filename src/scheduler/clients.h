@@ -30,11 +30,11 @@ struct RegisteredClient {
   std::string program;
   std::string lines_of;  // whose lines in the log its joining and leaving are
   protocol::Backend backend = protocol::Backend::kVmm;
-  uint16_t version = 0;       // of the protocol
-  std::string release;        // of the library; empty: not told
-  std::string keeps_memory;   // as it says: why none of its memory leaves the GPU; empty: it does
-  int64_t ceiling = 0;        // as the policy last said
-  protocol::Memory memory{};  // as it says
+  uint16_t version = 0;             // of the protocol
+  std::string release;              // of the library; empty: not told
+  std::string keeps_memory;         // as it says: why none of its memory leaves the GPU; empty: it does
+  int64_t ceiling = 0;              // as the policy last said
+  protocol::MemoryReport memory{};  // as it says
   ClaimBound claims;
   uint64_t prefetch = 0;                  // under way, without the lock; 0: none
   int64_t unwritten = 0;                  // of what is not on the GPU: was never there, so it needs no host memory
@@ -51,7 +51,7 @@ struct RegisteredClient {
   OverheadWatch overhead;
 
   // What it says that it has.
-  void report(const protocol::Memory& now) {
+  void report(const protocol::MemoryReport& now) {
     note_unwritten(now);
     memory = now;
     ++reports;
@@ -62,7 +62,7 @@ struct RegisteredClient {
  private:
   // What a client allocates without the lock is an address until its next turn: it grew, and nothing left the GPU. What it frees is taken
   // to be of that, so that its host memory is never taken for less than it is.
-  void note_unwritten(const protocol::Memory& now) {
+  void note_unwritten(const protocol::MemoryReport& now) {
     if (reports == 0) return;  // how it came to what it had is not known
     const int64_t allocated_more = bounded(now.allocated) - bounded(memory.allocated);
     const int64_t swapped = bounded(now.allocated) - bounded(now.resident);

@@ -77,7 +77,7 @@ void Engine::save_tenants_soon(policy::Instant now) {
     save_at_ = now + kSaveInterval + kSaveIntervalPerTenant * static_cast<int64_t>(tenants_.all().size());
 }
 
-int64_t Engine::remember(Client& client, const Memory& memory, policy::Instant now) {
+int64_t Engine::remember(Client& client, const MemoryReport& memory, policy::Instant now) {
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), bounded(memory.allocated));
   const int64_t swapped = bounded(memory.allocated) - bounded(memory.resident);
   client.report(memory);

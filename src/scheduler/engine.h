@@ -175,7 +175,7 @@ class Engine : private HostBorrowers {
   std::set<policy::GpuId> gpus_that_count(policy::Instant now) const;
   bool make_room_for_gpu(const std::string* account, policy::Instant now);
   // How much more of its segments in host memory is in use.
-  int64_t remember(Client& client, const protocol::Memory& memory, policy::Instant now);
+  int64_t remember(Client& client, const protocol::MemoryReport& memory, policy::Instant now);
   void take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);
@@ -191,7 +191,7 @@ class Engine : private HostBorrowers {
   void perform(const policy::Actions& actions);
 
   // engine_claims.cc: how much of what clients say is believed
-  policy::Memory believe(Client& client, const protocol::Memory& memory);
+  policy::Memory believe(Client& client, const protocol::MemoryReport& memory);
   void size_gpu(policy::GpuId gpu, int64_t claimed, policy::Instant now);
   void note_grant(policy::ClientId client, int64_t budget);
   void keep_on_gpu(const Client& client, bool may_lower = false);

@@ -10,7 +10,7 @@ constexpr int64_t kGpuBytesMost = int64_t{1} << 42;
 
 }  // namespace
 
-policy::Memory Engine::believe(Client& client, const protocol::Memory& memory) {
+policy::Memory Engine::believe(Client& client, const protocol::MemoryReport& memory) {
   // What it had before a limit was lowered it may still have.
   std::optional<int64_t> allocated_most;
   const Tenant* tenant = tenants_.find(client.tenant);

@@ -286,7 +286,7 @@ class OutlivesTest : public EngineTest {
     send(1, protocol::ReqLock{1});
     const auto lock = packets_.last<protocol::LockOk>(1);
     ASSERT_TRUE(lock);
-    const protocol::Memory memory{bytes, bytes, 0, 0, 0};
+    const protocol::MemoryReport memory{bytes, bytes, 0, 0, 0};
     send(1, protocol::MemUpdate{memory, lock->budget, lock->budget_sequence, 0, 0, 0});
     send(1, protocol::LockReleased{lock->grant, 1, {}, 0, 0, 0, memory});
   }

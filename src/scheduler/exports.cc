@@ -50,7 +50,7 @@ void Exports::answered(uint64_t ticket, bool imported) {
   if (!imported) return forget_import(import);
   forget_ticket(ticket);
   const auto [known, is_new] = memory_of_.try_emplace({asked.exporter, asked.export_id}, next_memory_);
-  if (is_new) memories_.emplace(next_memory_++, Memory{asked.exporter, asked.export_id, {}, {}});
+  if (is_new) memories_.emplace(next_memory_++, Exported{asked.exporter, asked.export_id, {}, {}});
   import->second.ticket = 0;
   import->second.memory = known->second;
   memories_.at(known->second).importers.insert(asked.importer);
@@ -63,7 +63,7 @@ void Exports::let_go(Memories::iterator at) {
 
 // Forgets memory that nobody imports; finds it an heir when it has no owner.
 std::optional<ImportKey> Exports::settle(Memories::iterator at) {
-  Memory& memory = at->second;
+  Exported& memory = at->second;
   if (memory.importers.empty()) {
     let_go(at);
     memories_.erase(at);

@@ -63,7 +63,7 @@ class Exports {
     uint64_t memory = 0;  // from then on
     std::string account;
   };
-  struct Memory {
+  struct Exported {
     policy::ClientId exporter = 0;  // 0: it has let go
     uint64_t export_id = 0;
     std::set<ImportKey> importers;
@@ -73,7 +73,7 @@ class Exports {
     int64_t imports = 0;
     int64_t unanswered = 0;
   };
-  using Memories = std::map<uint64_t, Memory>;
+  using Memories = std::map<uint64_t, Exported>;
   std::optional<ImportKey> settle(Memories::iterator at);
   void let_go(Memories::iterator at);
   void forget_ticket(uint64_t ticket);

@@ -73,7 +73,7 @@ class DaemonTest : public testing::Test {
   std::unique_ptr<RunningDaemon> daemon_;
 };
 // With enough host memory ready, so that the machine's own does not matter.
-inline protocol::Memory memory(uint64_t allocated, uint64_t resident) { return {allocated, resident, 0, allocated}; }
+inline protocol::MemoryReport memory(uint64_t allocated, uint64_t resident) { return {allocated, resident, 0, allocated}; }
 
 // What a client does when its memory is in and when it gives the lock back with everything moved out.
 inline void report_loaded(TestClient& client, const protocol::LockOk& lock, uint64_t bytes) {

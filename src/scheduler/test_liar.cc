@@ -105,7 +105,7 @@ void TestLiar::make_likely(MessageType type, Packet& packet) {
     make(payload);
     std::memcpy(packet.bytes + sizeof(protocol::Header), &payload, sizeof payload);
   };
-  const auto sane = [&](protocol::Memory& memory) {
+  const auto sane = [&](protocol::MemoryReport& memory) {
     for (uint64_t* each : {&memory.allocated, &memory.resident, &memory.unswappable, &memory.swappable_host, &memory.charged}) {
       *each = std::min(*each, uint64_t{1} << 50);
     }

@@ -267,7 +267,7 @@ void TestSession::deliver(Client& client, const Packet& packet, Descriptors desc
 }
 
 // ---- the honest ----
-protocol::Memory TestSession::memory_of(const Client& client) const {
+protocol::MemoryReport TestSession::memory_of(const Client& client) const {
   return {static_cast<uint64_t>(client.bytes), static_cast<uint64_t>(client.resident), 0, static_cast<uint64_t>(client.bytes), 0};
 }
 

@@ -119,7 +119,7 @@ class TestSession : public Transport, public SegmentMaker {
   void evict(Client& client, const protocol::Evict& evict);
   void take_segment(Client& client, Received& received);
   void give_back_segment(Client& client);
-  protocol::Memory memory_of(const Client& client) const;
+  protocol::MemoryReport memory_of(const Client& client) const;
   void be_hostile(Client& client);
   void read_all(Client& client);
   // What somebody's segment says of its owner, and what it may not say.

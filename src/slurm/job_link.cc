@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "base/fd.h"
-#include "protocol/admin_client.h"
+#include "protocol/admin_connection.h"
 #include "protocol/paths.h"
 
 namespace nvshare::slurm {
@@ -25,7 +25,7 @@ constexpr int kPatienceMs = 2000;  // slurmstepd waits for no scheduler longer t
 enum class Answer { kOk, kNobody };
 
 Result<Answer> ask(const std::string& runtime_dir, const admin::JobRequest& request) {
-  auto client = admin::Client::open(runtime_dir);
+  auto client = admin::AdminConnection::open(runtime_dir);
   if (!client) return Answer::kNobody;
   auto line = client->ask(request, kPatienceMs);
   if (!line) return Answer::kNobody;
@@ -89,7 +89,7 @@ Result<Told> tell(const std::string& runtime_dir, const admin::JobRequest& reque
 }
 
 std::string use_of_job(const std::string& runtime_dir, uint32_t job) {
-  auto client = admin::Client::open(runtime_dir);
+  auto client = admin::AdminConnection::open(runtime_dir);
   if (!client) return {};
   auto line = client->ask(admin::StatusRequest{}, kPatienceMs);
   if (!line) return {};

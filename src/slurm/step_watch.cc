@@ -14,7 +14,7 @@
 #include <fstream>
 #include <new>
 
-#include "protocol/admin_client.h"
+#include "protocol/admin_connection.h"
 #include "slurm/job_link.h"
 
 namespace nvshare::slurm {
@@ -125,7 +125,7 @@ void StepWatch::job_stops() {
 
 // Where they cannot be known there are none: nothing is done, then.
 std::vector<pid_t> StepWatch::with_memory() const {
-  auto client = admin::Client::open(runtime_dir_);
+  auto client = admin::AdminConnection::open(runtime_dir_);
   if (!client) return {};
   auto line = client->ask(admin::StatusRequest{}, kLookPatienceMs);
   if (!line) return {};

@@ -66,7 +66,7 @@ class Reference(unittest.TestCase):
                 reference.messages()
                 for path, line, word, make in (
                     ("src/cli/process.cc", "constexpr int kExitNew = 9;", "kExitNew", reference.exit_codes_page),
-                    ("src/interposer/link/client.cc", "void f(const char* s) { log(LogLevel::kWarning, s); }", "client.cc", reference.messages),
+                    ("src/interposer/link/link.cc", "void f(const char* s) { log(LogLevel::kWarning, s); }", "link.cc", reference.messages),
                     ("src/cli/environment.cc", 'auto x = getenv("NVSHARE_NEW_ONE");', "NVSHARE_NEW_ONE", lambda: reference.variables_page({"a": [("x", "", "")]})),
                 ):
                     with open(reference.ROOT / path, "a") as source:

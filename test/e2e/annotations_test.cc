@@ -12,7 +12,7 @@
 #include "e2e/harness/stage.h"
 #include "kubernetes/pods/pod_limit_controller.h"
 #include "kubernetes/pods/test_api_server.h"
-#include "protocol/admin_client.h"
+#include "protocol/admin_connection.h"
 
 namespace nvshare::e2e {
 namespace {
@@ -188,7 +188,7 @@ TEST(AnnotationsEndToEnd, APodGainsNothingByItsEnvironment) {
   if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
   Stage stage;
   stage.start_scheduler();
-  auto admin = protocol::admin::Client::open(stage.runtime_directory());
+  auto admin = protocol::admin::AdminConnection::open(stage.runtime_directory());
   ASSERT_TRUE(admin) << admin.error().text;
   ASSERT_TRUE(admin->ask(protocol::admin::PodsRequest{{{pod_uid(), "team/train", 16 << 20, 100, false}}, true}));
 
@@ -220,7 +220,7 @@ TEST(AnnotationsEndToEnd, WithoutASchedulerWhatStartsInAPodWaitsAndNoLimitIsPass
   if (!can_contain(stage)) GTEST_SKIP() << "no mount namespace can be made here";
   stage.start_scheduler();
   {
-    auto admin = protocol::admin::Client::open(stage.runtime_directory());
+    auto admin = protocol::admin::AdminConnection::open(stage.runtime_directory());
     ASSERT_TRUE(admin) << admin.error().text;
     ASSERT_TRUE(admin->ask(protocol::admin::PodsRequest{{{pod_uid(), "team/train", 16 << 20, 100, false}}, true}));
   }

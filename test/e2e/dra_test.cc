@@ -225,7 +225,7 @@ TEST_F(DraEndToEnd, AClassSaysHowThePodsOfItsClaimsShare) {
   EXPECT_TRUE(shares("turns")) << driver_->log();
 
   const auto set = [&](const std::string& sharing) {
-    auto admin = protocol::admin::Client::open(stage_.runtime_directory());
+    auto admin = protocol::admin::AdminConnection::open(stage_.runtime_directory());
     ASSERT_TRUE(admin) << admin.error().text;
     protocol::admin::SetRequest change;
     change.tenant = "team/pod-5";

@@ -13,7 +13,7 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-void check(const Memory& memory) {
+void check(const MemoryReport& memory) {
   require(memory.allocated <= kMemoryBytesMax && memory.resident <= memory.allocated && memory.unswappable <= memory.allocated);
 }
 

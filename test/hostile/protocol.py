@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = struct.Struct("<HHI")
 MEMORY = ("allocated", "resident", "unswappable", "swappable_host", "charged")
 
-# Fields in their order, by struct's letters; what ends in * is a Memory. Only what these tests fill in or read.
+# Fields in their order, by struct's letters; what ends in * is a MemoryReport. Only what these tests fill in or read.
 LAYOUTS = {
     "Register": "version_min:H version_max:H backend:B has_lock:B wants_lock:B asks_only:B gpu_uuid:16s gpu_total_bytes:Q memory_limit:Q"
     " client_id:Q lease:Q node_limit:Q pid:i gpu_ordinal:I memory:* gpu_name:64s program:64s",

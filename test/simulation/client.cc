@@ -48,7 +48,7 @@ bool Client::at_rest() const {
          !swap_engine_busy_ && !mover_wakes_ && jobs_.empty();
 }
 
-protocol::Memory Client::report() const {
+protocol::MemoryReport Client::report() const {
   const auto bytes = [](Bytes value) { return static_cast<uint64_t>(value); };
   const Bytes all = std::max(allocated_, resident_);
   const Bytes ready = process_.run().plan().host_lent ? host_.ready() : all - resident_;

@@ -146,7 +146,7 @@ class Client : public Endpoint {
   void give_back_host(const protocol::ArenaShrink& message);
   void hold_to_resident();
   void memory_changed();
-  protocol::Memory report() const;
+  protocol::MemoryReport report() const;
 
   // The swap engine (client_moves.cc).
   void push(Job job);

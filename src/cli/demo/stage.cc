@@ -154,7 +154,7 @@ Result<DemoScheduler> DemoScheduler::start(const Installation& installation, con
   if (!pid) return pid.error();
   const auto deadline = std::chrono::steady_clock::now() + kStartPatience;
   while (std::chrono::steady_clock::now() < deadline) {
-    if (auto admin = AdminClient::open(runtime)) {
+    if (auto admin = AdminConnection::open(runtime)) {
       DemoScheduler scheduler(*pid, std::move(*admin));
       scheduler.environment_ = stage.environment();
       scheduler.environment_[protocol::kRuntimeDirectoryVariable] = runtime;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "cli/admin_client.h"
+#include "cli/admin_connection.h"
 #include "cli/demo/plan.h"
 #include "cli/environment.h"
 #include "cli/scheduler_link.h"
@@ -54,10 +54,10 @@ class DemoScheduler {
   const Environment& environment() const { return environment_; }
 
  private:
-  DemoScheduler(pid_t pid, AdminClient admin) : pid_(pid), admin_(std::move(admin)) {}
+  DemoScheduler(pid_t pid, AdminConnection admin) : pid_(pid), admin_(std::move(admin)) {}
 
   pid_t pid_;
-  AdminClient admin_;
+  AdminConnection admin_;
   Environment environment_;
 };
 

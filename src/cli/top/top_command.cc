@@ -93,7 +93,7 @@ class Source {
     const auto request = parse_changes(words);
     if (!request) return request.error();
     if (!admin_) return error_format("%s", reason_.c_str());
-    auto admin = AdminClient::open(runtime_directory_);
+    auto admin = AdminConnection::open(runtime_directory_);
     if (!admin) return admin.error();
     const auto line = admin->ask(*request);
     if (!line) return line.error();
@@ -124,7 +124,7 @@ class Source {
     return Answer(error);
   }
 
-  std::optional<AdminClient> admin_;
+  std::optional<AdminConnection> admin_;
   std::string runtime_directory_;
   std::string reason_ = "no scheduler answers";  // while there is none
   std::optional<protocol::admin::StatusReport> last_;

@@ -18,7 +18,7 @@ CUresult create(CUdevice ordinal, Arguments... arguments) {
   if (result != CUDA_ERROR_OUT_OF_MEMORY || !process().active()) return result;
   Device* device = process().attach(ordinal);
   Shortage shortage("the creation of a context");
-  while (result == CUDA_ERROR_OUT_OF_MEMORY && device != nullptr && device->client().shared() && shortage.make_room_for_context(*device)) {
+  while (result == CUDA_ERROR_OUT_OF_MEMORY && device != nullptr && device->link().shared() && shortage.make_room_for_context(*device)) {
     result = call_real<Function>(arguments...);
   }
   return result;

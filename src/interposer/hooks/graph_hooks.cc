@@ -32,7 +32,7 @@ CUresult launch(CUgraphExec graph, CUstream stream) {
   if (graph_memory().any() && process().active() && !capturing(on)) need = graph_memory().need_of(graph, trims_of);
   Device* device = need.bytes > 0 ? process().device(need.ordinal) : nullptr;
   if (device == nullptr || device->refused()) return pass_gate<Function>(Target{on, true}, real);
-  Memory& memory = device->memory();
+  DeviceMemory& memory = device->memory();
   const uint64_t trims = memory.driver.trims();
   Shortage shortage("a graph's launch");
   for (;;) {

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kPitchAlignment = 512;  // what the driver's own pitched allocations are aligned to
 // Memory of the current context's GPU, or null when the driver is to answer (no context, not governed).
-Memory* current_memory(CUcontext* context) {
+DeviceMemory* current_memory(CUcontext* context) {
   Device* device = process().current_device(context);
   return device != nullptr && !device->refused() ? &device->memory() : nullptr;
 }
@@ -75,9 +75,9 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
   if (pool.managed) return allocate_of_managed_pool(address, bytes, pool, real);
   Device* device = process().device(pool.ordinal);
   if (device == nullptr || device->refused()) return real();  // host memory, another process's, or a GPU that is not governed
-  Memory& memory = device->memory();
+  DeviceMemory& memory = device->memory();
   // Where nothing is shared nor limited, the driver's own pools have all their features: our plain memory would end with the context.
-  const bool of_driver = device->backend() == protocol::Backend::kNone && !device->client().shared() && device->limit().bytes() == 0;
+  const bool of_driver = device->backend() == protocol::Backend::kNone && !device->link().shared() && device->limit().bytes() == 0;
   if (of_driver) pools().make_foreign(pool.handle);
   if (!pool.foreign && !of_driver) {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -207,7 +207,7 @@ extern "C" {
 
 NVSHARE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   CUcontext context = nullptr;
-  Memory* memory = current_memory(&context);
+  DeviceMemory* memory = current_memory(&context);
   if (memory == nullptr) return call_real<&RealDriver::cuMemAlloc_v2>(address, bytes);
   if (const CUresult result = forbidden_by_a_capture(); result != CUDA_SUCCESS) return result;
   return memory->allocations.allocate(address, bytes, context);
@@ -215,7 +215,7 @@ NVSHARE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 
 NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned element_bytes) {
   CUcontext context = nullptr;
-  Memory* memory = current_memory(&context);
+  DeviceMemory* memory = current_memory(&context);
   // A driver takes elements of any size but none (measured), although its documentation names 4, 8 and 16 bytes.
   bool plausible = pitch != nullptr && width > 0 && height > 0 && element_bytes != 0;
   if (memory == nullptr || !plausible || width > SIZE_MAX / 4 / height) {
@@ -244,7 +244,7 @@ NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
 NVSHARE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
   CUcontext context = nullptr;
   const bool plausible = address != nullptr && bytes > 0 && (flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
-  Memory* memory = plausible ? current_memory(&context) : nullptr;
+  DeviceMemory* memory = plausible ? current_memory(&context) : nullptr;
   return memory != nullptr ? memory->allocations.allocate_managed(address, bytes, flags, context)
                            : call_real<&RealDriver::cuMemAllocManaged>(address, bytes, flags);
 }
@@ -309,11 +309,11 @@ NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes)
   CUcontext context = nullptr;
   Device* device = result == CUDA_SUCCESS && free_bytes != nullptr && total_bytes != nullptr ? process().current_device(&context) : nullptr;
   if (device == nullptr) return result;
-  Client& client = device->client();
+  Link& link = device->link();
   const size_t used = device->limit().tenant_charged();
   size_t total = process().visible_total(device->ordinal(), *total_bytes);
   size_t most = total;
-  if (client.shared()) {
+  if (link.shared()) {
     most = std::min(most, device->limit().ceiling());  // neighbours take turns with us: their use is not ours to see
   } else {
     most = std::min(most, *free_bytes + used);

@@ -65,8 +65,8 @@ bool Shortage::make_room(Device& device) {
     step_ = std::clamp<uint64_t>(device.total() / kStepShare, kStepMin, kFirstStepMax);
   }
   device.memory().allocations.give_back_caches();
-  Client& client = device.client();
-  if (!client.shared()) {
+  Link& link = device.link();
+  if (!link.shared()) {
     sleep_ns(pause);  // nobody to ask; other programs may give something back
     return true;
   }

@@ -13,7 +13,7 @@ namespace nvshare::interposer {
 
 namespace {
 
-// A wrong value is told of, and refused, when the program's first context is made (client.cc); here it counts as none.
+// A wrong value is told of, and refused, when the program's first context is made (link.cc); here it counts as none.
 uint64_t own_limit() {
   return own_memory_limit([](const char*, const char*) {}).bytes;
 }
@@ -34,7 +34,7 @@ bool ask_tenant_use(Process& process, const uint8_t (&uuid)[16], uint64_t total,
   const uint64_t limit = own_limit();
   Device* device = own_device(process, uuid);
   // A program that runs unshared stays so.
-  const bool unshared = device != nullptr && !device->client().shared();
+  const bool unshared = device != nullptr && !device->link().shared();
   *use = TenantUse{};
   if (unshared || !TenantQuery(connect_to_scheduler(), patience_ms).ask(uuid, total, limit, use)) {
     if (limit == 0) return false;

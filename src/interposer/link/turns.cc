@@ -67,7 +67,7 @@ turn::Effects Turns::step(const Happening& what) {
 
 template <typename Message>
 void Turns::carry_out(const Message& message) {
-  device_.client().send(message);
+  device_.link().send(message);
 }
 void Turns::carry_out(const turn::OpenGate&) { gate.clear(device_.gate_bit()); }
 void Turns::carry_out(const turn::CloseGate&) { gate.set(device_.gate_bit()); }
@@ -88,17 +88,17 @@ void Turns::carry_out(const turn::StartPrefetch& effect) { device_.swap_engine()
 void Turns::carry_out(const turn::MakeRoom&) { room_due_ = true; }
 void Turns::carry_out(const turn::WatchIdle&) { device_.swap_engine().watch_idle(); }
 void Turns::carry_out(const turn::MemoryReportDue&) { memory_dirty_.store(true, std::memory_order_release); }
-void Turns::carry_out(const turn::WakeLink&) { device_.client().wake(); }
+void Turns::carry_out(const turn::WakeLink&) { device_.link().wake(); }
 void Turns::carry_out(const turn::SendMemory& effect) {
-  const protocol::Memory memory = device_.memory().report();
-  device_.client().send(turn::memory_update(turn_, effect, memory, signs.budget(), device_.limit().bytes()));
+  const protocol::MemoryReport memory = device_.memory().report();
+  device_.link().send(turn::memory_update(turn_, effect, memory, signs.budget(), device_.limit().bytes()));
 }
 void Turns::carry_out(const protocol::LockReleased& message) {
   protocol::LockReleased full = message;
   // Before the report: what changes after it is told by itself. A client that keeps the lock has its other news to send still.
   if (!turn::holds_lock(turn_)) memory_dirty_.store(false, std::memory_order_seq_cst);
   full.memory = device_.memory().report();
-  device_.client().send(full);
+  device_.link().send(full);
 }
 void Turns::carry_out(const turn::Log& effect) {
   const long long after_ms = effect.after_ns / kOneMillisecond;
@@ -112,7 +112,7 @@ void Turns::carry_out(const turn::Log& effect) {
 
 void Turns::carry_out(const turn::AskHeadroom& effect) {
   const uint64_t returned = device_.limit().lease().give_back(protocol::kLeaseMax);
-  device_.client().send(protocol::AskHeadroom{effect.request, effect.bytes, returned});
+  device_.link().send(protocol::AskHeadroom{effect.request, effect.bytes, returned});
 }
 void Turns::carry_out(const turn::GrowLease& effect) { device_.limit().lease().grow_charged(effect.bytes, effect.charged); }
 void Turns::carry_out(const turn::TryLease& effect) { step(turn::LeaseTried{device_.limit().lease().charge(effect.bytes)}); }
@@ -134,8 +134,8 @@ bool Turns::wait_for_budget(size_t resident, int64_t deadline_ns) {
 }
 
 void Turns::memory_changed() {
-  Client& client = device_.client();
-  if (client.shared() && !memory_dirty_.exchange(true, std::memory_order_acq_rel)) client.wake();
+  Link& link = device_.link();
+  if (link.shared() && !memory_dirty_.exchange(true, std::memory_order_acq_rel)) link.wake();
 }
 
 // Without a scheduler nobody makes room; what is free on the GPU may be used.
@@ -153,7 +153,7 @@ bool Turns::grow_alone(size_t bytes) {
 
 Turns::Growth Turns::grow(size_t bytes) {
   using Answer = turn::Growth::Answer;
-  if (!device_.client().shared()) return Growth::kOutOfMemory;
+  if (!device_.link().shared()) return Growth::kOutOfMemory;
   Lock lock(mutex_);
   int64_t started = now_ns();
   bool told = false;
@@ -181,7 +181,7 @@ bool Turns::charge(size_t bytes) {
   using Answer = turn::Headroom::Answer;
   if (device_.limit().lease().charge(bytes)) [[likely]]
     return true;
-  if (!device_.client().shared() || bytes > protocol::kLeaseMax) return false;
+  if (!device_.link().shared() || bytes > protocol::kLeaseMax) return false;
   Lock lock(mutex_);
   while (turn_.headroom.answer != Answer::kNone) changed_.wait(mutex_);  // of another thread
   if (device_.limit().lease().charge(bytes)) return true;
@@ -199,13 +199,13 @@ void Turns::charge_unasked(size_t bytes) {
   if (device_.limit().lease().charge(bytes)) return;
   Lock lock(mutex_);
   const uint64_t taken = device_.limit().lease().take(bytes);
-  if (taken > 0) device_.client().send(protocol::HeadroomTaken{taken});
+  if (taken > 0) device_.link().send(protocol::HeadroomTaken{taken});
 }
 
 void Turns::recall(const protocol::RecallHeadroom& message) {
   Lock lock(mutex_);
   const uint64_t returned = device_.limit().lease().give_back(message.bytes);
-  device_.client().send(protocol::HeadroomReturned{message.recall, returned, device_.limit().lease().charged()});
+  device_.link().send(protocol::HeadroomReturned{message.recall, returned, device_.limit().lease().charged()});
 }
 
 // ---- the link ----
@@ -220,26 +220,26 @@ void Turns::introduce(protocol::Register* hello) {
 }
 
 void Turns::connected(const protocol::Register& hello, const protocol::Registered& terms, FileDescriptor socket) {
-  Client& client = device_.client();
+  Link& link = device_.link();
   Lock lock(mutex_);
   MemoryLimit& limit = device_.limit();
   limit.set(terms);
   limit.log_limit();
   const uint64_t told = std::max(terms.lease, hello.lease);
   limit.lease().grow(told - hello.lease);
-  client.open(std::move(socket), terms);
+  link.open(std::move(socket), terms);
   step(turn::Connected{terms.epoch, hello.wants_lock != 0});
-  client.send_about();
+  link.send_about();
   // What was taken meanwhile.
   const uint64_t leased = limit.leased();
-  if (leased > told) client.send(protocol::HeadroomTaken{leased - told});
+  if (leased > told) link.send(protocol::HeadroomTaken{leased - told});
   step(turn::Introduced{});
 }
 
 bool Turns::disconnected() {
   Lock lock(mutex_);
   const bool was_connected = turn_.connected;
-  device_.client().close();
+  device_.link().close();
   step(turn::Disconnected{});
   return was_connected;
 }

@@ -2,7 +2,7 @@
 // thread that sees it, under the mutex, and the effects are carried out before that is given up. What needs the mutex of Blocks follows
 // after it: take() says so.
 //
-// Thread-safe. Its mutex comes after Blocks' and before Client's and SwapEngine's; callbacks into Memory happen without it.
+// Thread-safe. Its mutex comes after Blocks' and before Link's and SwapEngine's; callbacks into DeviceMemory happen without it.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // The blocks of this process on one GPU: which addresses are ours, and what allocation of the program's lies there.
 //
-// Its mutex guards every field of every block, so that the parts of Memory (memory.h) decide and change in one section. Functions that say
-// REQUIRES are for those; the others are queries, lock it themselves, and any thread may ask.
+// Its mutex guards every field of every block, so that the parts of DeviceMemory (memory.h) decide and change in one section. Functions
+// that say REQUIRES are for those; the others are queries, lock it themselves, and any thread may ask.
 #pragma once
 
 #include <cstddef>

@@ -80,7 +80,7 @@ void Allocations::retire(Block* block, bool keep) {
     backing_.dispose(block);
     use_.drop_resident(resident);
   }
-  if (ended_export != 0) device_.client().send(protocol::ExportEnded{ended_export});
+  if (ended_export != 0) device_.link().send(protocol::ExportEnded{ended_export});
   changed();
 }
 

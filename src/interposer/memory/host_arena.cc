@@ -141,7 +141,7 @@ std::vector<HostArena::SegmentUse> HostArena::segment_uses() {
 
 void HostArena::notify() {
   changed_.notify_all();
-  device_.client().arena_changed();  // takes no lock
+  device_.link().arena_changed();  // takes no lock
 }
 
 bool HostArena::coming() const {

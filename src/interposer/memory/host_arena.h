@@ -32,7 +32,7 @@ class HostArena {
 
   explicit HostArena(Device& device) : device_(device) {}
 
-  // Reads NVSHARE_HOST_ARENA. Before the client starts.
+  // Reads NVSHARE_HOST_ARENA. Before the link starts.
   void configure();
 
   // ---- for the swap engine ----

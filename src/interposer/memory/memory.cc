@@ -6,7 +6,7 @@
 
 namespace nvshare::interposer {
 
-Memory::Memory(Device& of)
+DeviceMemory::DeviceMemory(Device& of)
     : device(of),
       arena(of),
       backing(of, blocks, arena),
@@ -15,8 +15,8 @@ Memory::Memory(Device& of)
       driver(of, use, residency),
       allocations(of, blocks, use, backing, copies, residency) {}
 
-protocol::Memory Memory::report() {
-  protocol::Memory report{};
+protocol::MemoryReport DeviceMemory::report() {
+  protocol::MemoryReport report{};
   report.resident = use.resident();
   report.allocated = std::max<uint64_t>(use.allocated(), report.resident);
   report.unswappable = residency.all_stays() ? report.resident : std::min<uint64_t>(use.unswappable(), report.resident);
@@ -25,7 +25,7 @@ protocol::Memory Memory::report() {
   return report;
 }
 
-void Memory::reset_after_fork() {
+void DeviceMemory::reset_after_fork() {
   blocks.mutex.reset_after_fork();
   arena.reset_after_fork();
   driver.reset_after_fork();

@@ -16,11 +16,11 @@ namespace nvshare::interposer {
 
 class Device;
 
-struct Memory {
-  explicit Memory(Device& device);
+struct DeviceMemory {
+  explicit DeviceMemory(Device& device);
 
   // As the scheduler is told.
-  protocol::Memory report();
+  protocol::MemoryReport report();
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
   Device& device;

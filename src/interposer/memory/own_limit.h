@@ -1,7 +1,7 @@
 // The memory limit on each GPU that this program's environment names: what somebody asked for, and what the device plugin granted the
 // container, on all its GPUs together, in even parts on each, or on each GPU, for a container that was granted nothing by name. The lowest
 // holds, so that a pod that sets the first one itself only lowers. A value that cannot be read lifts no limit: the program gets
-// no GPU (Client::start).
+// no GPU (Link::start).
 #pragma once
 
 #include <stdlib.h>

@@ -12,7 +12,7 @@ using cuda::CUresult;
 
 // One chunk's memory and the start of its copy.
 bool SwapEngine::fetch(const Piece& piece) {
-  Memory& memory = device_.memory();
+  DeviceMemory& memory = device_.memory();
   const HostSlot& host = piece.chunk().host;
   if (host.data == nullptr || memory.backing.map(*piece.block, piece.index) != cuda::CUDA_SUCCESS) return false;
   const CUresult result = real_driver().cuMemcpyHtoDAsync_v2(piece.address(), host.data, piece.bytes, in_stream_);
@@ -22,7 +22,7 @@ bool SwapEngine::fetch(const Piece& piece) {
 }
 
 void SwapEngine::run_prefetch(const Job& job) {
-  Memory& memory = device_.memory();
+  DeviceMemory& memory = device_.memory();
   Turns& turns = device_.turns();
   protocol::SwapProgress progress{};
   progress.direction = static_cast<uint8_t>(protocol::SwapDirection::kAhead);
@@ -31,7 +31,7 @@ void SwapEngine::run_prefetch(const Job& job) {
   bool failed = false;
   CUresult no_entry = cuda::CUDA_SUCCESS;
   auto wanted_still = [&] {
-    return turns.ask([&](const turn::Turn& turn) { return turn::prefetch_wanted(turn, job.id); }) && !device_.client().hung_up();
+    return turns.ask([&](const turn::Turn& turn) { return turn::prefetch_wanted(turn, job.id); }) && !device_.link().hung_up();
   };
   if (wanted_still() && !stopping() && enter_context(&no_entry)) {
     const size_t budget = turns.signs.budget(), resident = memory.use.resident();

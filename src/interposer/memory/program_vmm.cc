@@ -55,7 +55,7 @@ bool ProgramVmm::has_context(int ordinal) {
   return context != nullptr;
 }
 
-bool ProgramVmm::takes_turns(Device& device) { return device.client().shared() && has_context(device.ordinal()); }
+bool ProgramVmm::takes_turns(Device& device) { return device.link().shared() && has_context(device.ordinal()); }
 
 Device* ProgramVmm::device_of(const ProgramHandle& handle) { return process_.device(handle.ordinal); }
 
@@ -91,7 +91,7 @@ CUresult ProgramVmm::create(Handle* out, size_t bytes, const cuda::CUmemAllocati
       driver.cuMemGetAllocationGranularity(&granularity, properties, cuda::CU_MEM_ALLOC_GRANULARITY_MINIMUM) == cuda::CUDA_SUCCESS &&
       granularity > 0 && bytes % granularity == 0;
   Device* device = plain ? process_.attach(properties->location.id) : nullptr;
-  if (device == nullptr || device->backend() != protocol::Backend::kVmm || !device->client().shared() ||
+  if (device == nullptr || device->backend() != protocol::Backend::kVmm || !device->link().shared() ||
       (properties->requestedHandleTypes != cuda::CU_MEM_HANDLE_TYPE_NONE && !descriptors_supported(device->ordinal()))) {
     return create_at_driver(out, bytes, properties, flags);
   }

@@ -27,7 +27,7 @@ class Residency {
   Residency(Device& device, Blocks& blocks, MemoryUse& use, Backing& backing, HostCopies& copies)
       : device_(device), blocks_(blocks), use_(use), backing_(backing), copies_(copies) {}
 
-  // From the client: with `running`, allocations are mapped at once.
+  // From the link: with `running`, allocations are mapped at once.
   void set_running(bool running);
   // The turn begins at once if everything is on the GPU; false: it is not, or is on its way. Only while the swap engine has nothing to do.
   bool run_if_complete();

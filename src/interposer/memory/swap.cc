@@ -297,7 +297,7 @@ void SwapEngine::prepare_arena(uint64_t bytes) {
 // for longer when a program that is no client took it; a copy may fail for a reason that passes. Keep trying: nothing is lost by waiting.
 // Only a context that has failed for good is the program's to see.
 SwapEngine::Arrival SwapEngine::bring_in(const Piece& piece, bool* copied) {
-  Memory& memory = device_.memory();
+  DeviceMemory& memory = device_.memory();
   Chunk& chunk = piece.chunk();
   const RealDriver& driver = real_driver();
   int64_t started = now_ns();
@@ -337,11 +337,11 @@ SwapEngine::Arrival SwapEngine::bring_in(const Piece& piece, bool* copied) {
 // False: the load is cancelled, or the program has freed the piece, the first of `rest`.
 bool SwapEngine::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, Load* load) {
   const Piece& piece = rest.front();
-  Memory& memory = device_.memory();
+  DeviceMemory& memory = device_.memory();
   Turns& turns = device_.turns();
   auto needed = [&] { return memory.use.resident() + memory.residency.arriving_bytes(piece); };
   // A program that was stopped (SIGSTOP) goes on by the word of a scheduler that may be gone, and others have helped themselves since.
-  if (device_.client().hung_up()) return false;
+  if (device_.link().hung_up()) return false;
   if (turns.wait_for_budget(needed(), now_ns() + kStall_ns)) return true;
   if (load_cancelled()) return false;
   const int64_t stalls = now_ns();
@@ -371,7 +371,7 @@ bool SwapEngine::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_
 }
 
 CUresult SwapEngine::finish_in(std::vector<Piece>* under_way) {
-  Memory& memory = device_.memory();
+  DeviceMemory& memory = device_.memory();
   const CUresult result = real_driver().cuStreamSynchronize(in_stream_);
   for (const Piece& piece : *under_way) {
     memory.residency.end(piece, ChunkState::kResident, 0);
@@ -389,7 +389,7 @@ void SwapEngine::report(Load* load) {
 }
 
 SwapEngine::Arrival SwapEngine::load_pieces(std::vector<Piece> pieces, Load* load) {
-  Memory& memory = device_.memory();
+  DeviceMemory& memory = device_.memory();
   std::vector<Piece> under_way;
   size_t next = 0;
   Arrival arrival = Arrival::kIn;
@@ -428,7 +428,7 @@ SwapEngine::Arrival SwapEngine::load_pieces(std::vector<Piece> pieces, Load* loa
 }
 
 void SwapEngine::run_load(const Job& job) {
-  Memory& memory = device_.memory();
+  DeviceMemory& memory = device_.memory();
   Turns& turns = device_.turns();
   Load load{.progress = new_progress(SwapDirection::kIn, job.id), .started = now_ns()};
   Arrival arrival = Arrival::kCancelled;

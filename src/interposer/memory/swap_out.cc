@@ -56,7 +56,7 @@ class SwapEngine::Eviction {
   }
 
   SwapEngine& engine_;
-  Memory& memory_;
+  DeviceMemory& memory_;
   const uint64_t bytes_;
   const int64_t started_ = now_ns();
   int64_t stalled_ns_ = 0;  // of that, what no copy took: waits for host memory to be made, and what leaves without one

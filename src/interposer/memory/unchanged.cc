@@ -118,7 +118,7 @@ bool Unchanged::prepare(cuda::CUstream stream) { return kernel_ != nullptr || lo
 // ---- looking ----
 
 bool Unchanged::hash_all(const std::vector<Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream) {
-  Memory& memory = device_.memory();
+  DeviceMemory& memory = device_.memory();
   size_t next = 0;
   while (next < pieces.size()) {
     size_t units = 0;

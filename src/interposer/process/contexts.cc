@@ -107,7 +107,7 @@ int Contexts::left(CUcontext context) {
 
 void Contexts::tell(Device& device, CUcontext only_if) {
   Lock lock(mutex_);
-  if (!device.client().shared() || (only_if != nullptr && find(only_if) == nullptr)) return;
+  if (!device.link().shared() || (only_if != nullptr && find(only_if) == nullptr)) return;
   const bool there =
       std::any_of(contexts_.begin(), contexts_.end(), [&](const Context& known) { return known.ordinal == device.ordinal(); });
   device.turns().take(turn::ContextChanged{there});

@@ -1,12 +1,12 @@
-// One GPU as this process uses it: its memory and memory limit, its turns, its client, its swap engine. Made when the process first has a
-// context there; never destroyed.
+// One GPU as this process uses it: its memory and memory limit, its turns, its link to the scheduler, its swap engine. Made when the
+// process first has a context there; never destroyed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "cuda/driver_api.h"
-#include "interposer/link/client.h"
+#include "interposer/link/link.h"
 #include "interposer/link/turns.h"
 #include "interposer/memory/memory.h"
 #include "interposer/memory/memory_limit.h"
@@ -42,9 +42,9 @@ class Device {
   void refuse() { refused_ = true; }
   bool refused() const { return refused_; }
 
-  Memory& memory() { return memory_; }
+  DeviceMemory& memory() { return memory_; }
   MemoryLimit& limit() { return limit_; }
-  Client& client() { return client_; }
+  Link& link() { return link_; }
   Turns& turns() { return turns_; }
   SwapEngine& swap_engine() { return swap_engine_; }
 
@@ -59,9 +59,9 @@ class Device {
   char name_[64] = {};
   bool refused_ = false;
   MemoryLimit limit_{ordinal_};
-  Memory memory_{*this};
+  DeviceMemory memory_{*this};
   Turns turns_{*this};
-  Client client_{*this};
+  Link link_{*this};
   SwapEngine swap_engine_{*this};
 };
 

@@ -32,12 +32,12 @@ bool Process::hold_resident(const char* why) {
       }
       for_each_device([&](Device& device) {
         whole = whole && device.memory().residency.keep_all();
-        shared = shared || device.client().shared();
+        shared = shared || device.link().shared();
       });
       if (whole) {
         snprintf(held_why_, sizeof held_why_, "%s", why);
         held_.store(true, std::memory_order_release);
-        for_each_device([&](Device& device) { device.client().keeps_memory(held_why_); });
+        for_each_device([&](Device& device) { device.link().keeps_memory(held_why_); });
       }
     }
     gate.leave(mark);

@@ -36,7 +36,7 @@ bool same_block(const IpcToken& a, const IpcToken& b) {
 
 bool Ipc::is_own(const IpcToken& token) {
   bool own = false;
-  process_.for_each_device([&](Device& device) { own = own || device.client().id() == token.exporter; });
+  process_.for_each_device([&](Device& device) { own = own || device.link().id() == token.exporter; });
   return own;
 }
 
@@ -45,11 +45,11 @@ bool Ipc::is_own(const IpcToken& token) {
 bool Ipc::export_memory(CUipcMemHandle* handle, CUdeviceptr address, CUresult* result) {
   AllocationRange range;
   Device* owner = process_.owner(address, &range);
-  if (owner == nullptr || handle == nullptr || !owner->client().shared()) return false;
+  if (owner == nullptr || handle == nullptr || !owner->link().shared()) return false;
   IpcToken token{};
   memcpy(token.magic, kMagic, sizeof kMagic);
   token.version = kTokenVersion;
-  token.exporter = owner->client().id();
+  token.exporter = owner->link().id();
   if (!owner->memory().allocations.begin_export(address, &token, result)) return false;
   if (*result == cuda::CUDA_SUCCESS) memcpy(handle, &token, sizeof token);
   return true;
@@ -65,10 +65,10 @@ void Ipc::on_export_wanted(Device& device, const protocol::ExportWanted& message
     if (status != ExportStatus::kOk) {
       log(LogLevel::kWarning, "another process asks for memory that %s",
           status == ExportStatus::kUnknown ? "this one does not export (any more)" : "the driver gives no descriptor of");
-      device.client().send(answer);
+      device.link().send(answer);
       return;
     }
-    device.client().send(answer, descriptors);
+    device.link().send(answer, descriptors);
     answer.first += static_cast<uint32_t>(descriptors.count());
   } while (answer.first < answer.chunks);
 }
@@ -105,7 +105,7 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   if (address == nullptr || flags != cuda::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || token.version != kTokenVersion) return true;
   *result = cuda::CUDA_ERROR_INVALID_CONTEXT;  // also what the driver says of a process's own handle
   if (device == nullptr || is_own(token)) return true;
-  if (!device->client().shared()) {
+  if (!device->link().shared()) {
     log(LogLevel::kError,
         "memory of another process cannot be opened: it was handed over under nvshare, and this process has no scheduler");
     *result = cuda::CUDA_ERROR_INVALID_HANDLE;
@@ -165,7 +165,7 @@ CUresult Ipc::fetch(Device& device, const IpcToken& token) {
   message.export_id = token.export_id;
   memcpy(message.nonce, token.nonce, sizeof message.nonce);
   mutex_.unlock();
-  const bool sent = device.client().send(message);
+  const bool sent = device.link().send(message);
   mutex_.lock();
   if (!sent) {
     pending_.done = true;
@@ -262,7 +262,7 @@ void Ipc::unmap(const Import& import) {
 }
 
 void Ipc::let_go(const Import& import) {
-  import.device->client().send(protocol::ImportClosed{import.request});
+  import.device->link().send(protocol::ImportClosed{import.request});
   if (import.inherited) import.device->memory().driver.disinherit(import.bytes);
 }
 

@@ -3,8 +3,8 @@
 // from the exporter to the importer, if both are of one tenant or both single programs of one user. Exported memory stays on the GPU from
 // then on.
 //
-// This is the process's part: what it has imported. What it exports is Memory's (memory/exports.cc). Thread-safe. Its mutex comes after
-// Contexts' and before Blocks'; nothing waits for the scheduler with it held.
+// This is the process's part: what it has imported. What it exports is DeviceMemory's (memory/exports.cc). Thread-safe. Its mutex comes
+// after Contexts' and before Blocks'; nothing waits for the scheduler with it held.
 #pragma once
 
 #include <cstddef>
@@ -75,7 +75,7 @@ class Ipc {
  private:
   struct Import {
     IpcToken token;  // of the first opening; others of the same block share the mapping
-    Device* device;  // through whose client it came
+    Device* device;  // through whose link it came
     uint64_t request;
     cuda::CUcontext context;
     int user;     // the GPU of that context

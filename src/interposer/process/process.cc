@@ -114,13 +114,13 @@ Device* Process::attach(int ordinal) {
     return nullptr;
   }
   made->memory().backing.set_accessors(peers.accessors(ordinal));
-  if (!made->client().start(needed_.need == SchedulerNeed::kWaits ? needed_.because : nullptr)) {
+  if (!made->link().start(needed_.need == SchedulerNeed::kWaits ? needed_.because : nullptr)) {
     // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
     made->use_backend(protocol::Backend::kNone);
     made->memory().residency.set_running(true);
-    if (made->client().barred()) {
+    if (made->link().barred()) {
       log(LogLevel::kError, "GPU %d is refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: %s", ordinal,
-          made->client().why_barred());
+          made->link().why_barred());
       made->refuse();
     } else if (needed_.need != SchedulerNeed::kNone) {
       log(LogLevel::kError, "no nvshare-scheduler answers, and %s: the GPU is refused to this program", needed_.because);
@@ -131,7 +131,7 @@ Device* Process::attach(int ordinal) {
   }
   if (held_.load(std::memory_order_relaxed)) {
     made->memory().residency.keep_all();
-    made->client().keeps_memory(held_why_);
+    made->link().keeps_memory(held_why_);
   }
   devices_[ordinal].store(made, std::memory_order_release);
   return made;
@@ -249,8 +249,8 @@ void Process::wait_gate_change(uint32_t flags) {
     if ((flags & Gate::kClosedMask) == device.gate_bit()) opens = &device;
   });
   if (opens == nullptr) return gate.wait_change(flags, kGateWait_ns);  // more than one message opens it
-  const Client& client = opens->client();
-  gate.wait_change_or_message(flags, opens->turns().signs.hurried() ? client.readable() : -1, client.gate_wake_fd(), kGateWait_ns);
+  const Link& link = opens->link();
+  gate.wait_change_or_message(flags, opens->turns().signs.hurried() ? link.readable() : -1, link.gate_wake_fd(), kGateWait_ns);
 }
 
 void Process::wait_for_gate(const TurnSigns* joins) {
@@ -274,7 +274,7 @@ void Process::wait_for_gate(const TurnSigns* joins) {
     if (!told && now_ns() - started >= kGateWait_ns) {
       told = true;
       for_each_device([&](Device& device) {
-        if ((flags & device.gate_bit()) != 0) device.client().ask_why_waiting();
+        if ((flags & device.gate_bit()) != 0) device.link().ask_why_waiting();
       });
     }
   }
@@ -296,7 +296,7 @@ void Process::reset_after_fork() {
   gate.reset_after_fork();
   Pacer::reset_after_fork();
   for_each_device([](Device& device) {
-    device.client().reset_after_fork();
+    device.link().reset_after_fork();
     device.turns().reset_after_fork();
     device.limit().reset_after_fork();
     device.swap_engine().reset_after_fork();

@@ -13,7 +13,7 @@ inline void introduce(const Turn& turn, protocol::Register& hello) {
 }
 
 // For SendMemory, with the memory and the budget as they stand, and the limit that is enforced.
-inline protocol::MemUpdate memory_update(const Turn& turn, const SendMemory& effect, const protocol::Memory& memory, uint64_t budget,
+inline protocol::MemUpdate memory_update(const Turn& turn, const SendMemory& effect, const protocol::MemoryReport& memory, uint64_t budget,
                                          uint64_t limit) {
   protocol::MemUpdate update{};
   update.memory = memory;

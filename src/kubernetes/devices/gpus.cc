@@ -13,7 +13,7 @@
 #include "base/nanoseconds.h"
 #include "base/parse.h"
 #include "cuda/nvml.h"
-#include "protocol/admin_client.h"
+#include "protocol/admin_connection.h"
 
 namespace nvshare::kubernetes {
 namespace {
@@ -218,7 +218,7 @@ HealthWatch::~HealthWatch() {
 }
 
 bool HealthWatch::scheduler_answers() {
-  auto scheduler = protocol::admin::Client::open(options_.runtime_dir);
+  auto scheduler = protocol::admin::AdminConnection::open(options_.runtime_dir);
   if (!scheduler) return false;
   protocol::admin::PodsRequest request;
   if (options_.noticed) request.notices_after = noticed_;

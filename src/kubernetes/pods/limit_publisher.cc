@@ -10,7 +10,7 @@
 namespace nvshare::kubernetes {
 namespace {
 
-using protocol::admin::Client;
+using protocol::admin::AdminConnection;
 using protocol::admin::PodRequest;
 using protocol::admin::PodsRequest;
 using std::chrono::milliseconds;
@@ -19,13 +19,13 @@ constexpr milliseconds kFirstPause{20};
 constexpr milliseconds kLongestPause{1000};
 constexpr milliseconds kUntilWoken{60'000};
 
-bool has_ended(const Client& scheduler) {
+bool has_ended(const AdminConnection& scheduler) {
   pollfd ended{scheduler.descriptor(), POLLIN, 0};
   return poll(&ended, 1, 0) > 0;  // between two requests only the end of the connection can be read
 }
 
 // In as many requests as it takes. A scheduler of before `list` takes each by itself, and forgets no pod.
-Result<void> send(Client& scheduler, const LimitPublisher::Pods& pods, bool complete) {
+Result<void> send(AdminConnection& scheduler, const LimitPublisher::Pods& pods, bool complete) {
   using protocol::admin::kPodsMax;
   const bool fits = pods.size() <= kPodsMax;
   for (size_t first = 0; first == 0 || first < pods.size(); first += kPodsMax) {
@@ -127,7 +127,7 @@ Result<void> LimitPublisher::publish_difference() {
   if (scheduler_ && has_ended(*scheduler_)) scheduler_.reset();
   const bool is_new = !scheduler_;
   if (is_new) {
-    Result<Client> opened = Client::open(runtime_dir_);
+    Result<AdminConnection> opened = AdminConnection::open(runtime_dir_);
     if (!opened) return opened.error();
     scheduler_.emplace(std::move(*opened));
     published_.clear();

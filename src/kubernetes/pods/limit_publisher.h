@@ -16,7 +16,7 @@
 
 #include "base/fd.h"
 #include "base/mutex.h"
-#include "protocol/admin_client.h"
+#include "protocol/admin_connection.h"
 
 namespace nvshare::kubernetes {
 
@@ -54,7 +54,7 @@ class LimitPublisher {
   const std::string runtime_dir_;
   FileDescriptor wake_;     // eventfd
   Mutex connection_mutex_;  // taken first, and held while the scheduler answers
-  std::optional<protocol::admin::Client> scheduler_ GUARDED_BY(connection_mutex_);
+  std::optional<protocol::admin::AdminConnection> scheduler_ GUARDED_BY(connection_mutex_);
   ByUid published_ GUARDED_BY(connection_mutex_);  // what this connection's scheduler has taken
   bool published_complete_ GUARDED_BY(connection_mutex_) = false;
   Mutex wanted_mutex_;  // taken second; nothing waits with it held

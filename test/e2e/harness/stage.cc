@@ -10,7 +10,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "cli/admin_client.h"
+#include "cli/admin_connection.h"
 #include "e2e/harness/random.h"
 
 namespace nvshare::e2e {
@@ -149,7 +149,7 @@ void Stage::stop_scheduler() {
 }
 
 std::optional<protocol::admin::StatusReport> Stage::status() {
-  auto admin = cli::AdminClient::open(runtime_directory());
+  auto admin = cli::AdminConnection::open(runtime_directory());
   if (!admin) return std::nullopt;
   auto report = admin->status();
   if (!report) return std::nullopt;
@@ -157,7 +157,7 @@ std::optional<protocol::admin::StatusReport> Stage::status() {
 }
 
 void Stage::make_tenant(const std::string& name, pid_t root, int64_t gpu_memory_limit) {
-  auto admin = cli::AdminClient::open(runtime_directory());
+  auto admin = cli::AdminConnection::open(runtime_directory());
   ASSERT_TRUE(admin) << admin.error().text;
   protocol::admin::TenantRequest request;
   request.pid = root;
@@ -226,7 +226,7 @@ Child& Stage::start_family(const std::string& name, const std::vector<Arguments>
   }
   script += "right=0; for one in $all; do wait $one || right=$?; done; exit $right\n";
   Child& shell = start_command(name, {"/bin/sh", "-c", script}, true);
-  auto admin = cli::AdminClient::open(runtime_directory());
+  auto admin = cli::AdminConnection::open(runtime_directory());
   EXPECT_TRUE(admin) << "no scheduler to tell of a tenant";
   if (admin) {
     request.pid = shell.pid();
@@ -238,7 +238,7 @@ Child& Stage::start_family(const std::string& name, const std::vector<Arguments>
 }
 
 std::string Stage::set_memory_limit(const std::string& tenant, int64_t bytes) {
-  auto admin = cli::AdminClient::open(runtime_directory());
+  auto admin = cli::AdminConnection::open(runtime_directory());
   if (!admin) return admin.error().text;
   protocol::admin::SetRequest request;
   request.tenant = tenant;
@@ -258,7 +258,7 @@ void Stage::tell_to_go(const std::string& name) { touch(go_file(name)); }
 
 // What the scheduler believes, as it says it.
 std::string Stage::raw_status() {
-  auto admin = cli::AdminClient::open(runtime_directory());
+  auto admin = cli::AdminConnection::open(runtime_directory());
   if (!admin) return admin.error().text;
   auto line = admin->ask(protocol::admin::StatusRequest{});
   return line ? *line : line.error().text;

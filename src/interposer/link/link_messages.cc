@@ -1,6 +1,6 @@
 // What the scheduler's messages mean: a function for each of protocol::SchedulerMessages. The socket's thread runs them, with no lock held.
 #include "interposer/gate/gate.h"
-#include "interposer/link/client.h"
+#include "interposer/link/link.h"
 #include "interposer/log.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
@@ -8,8 +8,8 @@
 
 namespace nvshare::interposer {
 
-struct Client::Incoming {
-  Client& client;
+struct Link::Incoming {
+  Link& link;
   Device& device;
   Descriptors& descriptors;
 
@@ -34,11 +34,11 @@ struct Client::Incoming {
     turns.take(turn::MemoryChanged{});
   }
   void operator()(const protocol::AskProgress& message) const {
-    client.count_progress(message.counts != 0);
-    client.send(protocol::Progress{message.question, gate.submissions()});
+    link.count_progress(message.counts != 0);
+    link.send(protocol::Progress{message.question, gate.submissions()});
   }
   void operator()(const protocol::WhyWaiting& message) const {
-    if (message.question != client.question_) return;
+    if (message.question != link.question_) return;
     const turn::Instant since =
         device.turns().ask([](const turn::Turn& turn) { return turn::may_run(turn) ? turn::kNever : turn.wish.at; });
     if (since == turn::kNever || message.text[0] == '\0') return;
@@ -75,9 +75,9 @@ struct Client::Incoming {
   bool load_at_once(uint64_t grant) const;
 };
 
-bool Client::Incoming::load_at_once(uint64_t grant) const {
+bool Link::Incoming::load_at_once(uint64_t grant) const {
   const int64_t started = now_ns();
-  Memory& memory = device.memory();
+  DeviceMemory& memory = device.memory();
   Turns& turns = device.turns();
   if (!device.swap_engine().at_rest() || !memory.residency.run_if_complete()) return false;
   const bool open = turns.take(turn::LoadEnded{}).agreed;
@@ -99,7 +99,7 @@ bool Client::Incoming::load_at_once(uint64_t grant) const {
 }
 
 // What is bad, or not for a client, is left out.
-void Client::handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors) {
+void Link::handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors) {
   static_cast<void>(protocol::dispatch(protocol::SchedulerMessages{}, type, packet, Incoming{*this, device_, descriptors}));
 }
 

@@ -1,4 +1,4 @@
-#include "interposer/link/client.h"
+#include "interposer/link/link.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -37,7 +37,7 @@ constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 
 // ---- connecting ----
 
-bool Client::start(const char* waits_because) {
+bool Link::start(const char* waits_because) {
   if (!device_.limit().read_own()) {
     barred_by_ = "a limit of its environment cannot be read";
     barred_.store(true, std::memory_order_release);
@@ -79,7 +79,7 @@ bool Client::start(const char* waits_because) {
   return true;
 }
 
-bool Client::connect_once() {
+bool Link::connect_once() {
   broke_off_ = false;
   FileDescriptor fd = connect_to_scheduler();
   if (!fd) return false;
@@ -91,7 +91,7 @@ bool Client::connect_once() {
   return true;
 }
 
-void Client::open(FileDescriptor socket, const protocol::Registered& terms) {
+void Link::open(FileDescriptor socket, const protocol::Registered& terms) {
   Lock lock(mutex_);
   version_ = terms.version;
   client_id_ = terms.client_id;
@@ -99,32 +99,32 @@ void Client::open(FileDescriptor socket, const protocol::Registered& terms) {
   readable_.store(socket_.get(), std::memory_order_relaxed);
 }
 
-void Client::close() {
+void Link::close() {
   Lock lock(mutex_);
   readable_.store(-1, std::memory_order_relaxed);
   socket_.reset();
 }
 
-bool Client::hung_up() {
+bool Link::hung_up() {
   Lock lock(mutex_);
   if (!socket_) return false;
   pollfd end{socket_.get(), 0, 0};
   return poll(&end, 1, 0) == 1 && (end.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-void Client::send_about() {
+void Link::send_about() {
   send(protocol::About{NVSHARE_VERSION});
   Lock lock(mutex_);
   if (keeps_.why[0] != '\0') send_packet(protocol::encode(keeps_, version_), {});
 }
 
-void Client::keeps_memory(const char* why) {
+void Link::keeps_memory(const char* why) {
   Lock lock(mutex_);
   snprintf(keeps_.why, sizeof keeps_.why, "%s", why);
   send_packet(protocol::encode(keeps_, version_), {});
 }
 
-protocol::Register Client::registration() {
+protocol::Register Link::registration() {
   protocol::Register message{};
   message.version_min = protocol::kVersionMin;
   message.version_max = protocol::version_spoken();
@@ -142,7 +142,7 @@ protocol::Register Client::registration() {
   return message;
 }
 
-bool Client::handshake(int fd, const protocol::Register& hello, protocol::Registered* terms) {
+bool Link::handshake(int fd, const protocol::Register& hello, protocol::Registered* terms) {
   protocol::Packet packet = protocol::encode(hello, protocol::kVersionMin);
   broke_off_ = ::send(fd, packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length);
   if (broke_off_) return false;
@@ -182,7 +182,7 @@ bool Client::handshake(int fd, const protocol::Register& hello, protocol::Regist
   return false;
 }
 
-void Client::disconnected() {
+void Link::disconnected() {
   device_.process().ipc.on_disconnected(device_);
   if (device_.turns().disconnected()) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
   count_progress(false);
@@ -191,7 +191,7 @@ void Client::disconnected() {
   device_.memory().arena.lender_gone();
 }
 
-void Client::reconnect() {
+void Link::reconnect() {
   if (now_ns() < reconnect_at_ns_) return;
   Turns& turns = device_.turns();
   if (turns.ask([](const turn::Turn& turn) { return turn::in_between(turn); })) {  // then there is one truth to tell
@@ -215,12 +215,12 @@ void Client::reconnect() {
 
 // ---- the socket's thread ----
 
-void* Client::thread_body(void* self) {
-  static_cast<Client*>(self)->run();
+void* Link::thread_body(void* self) {
+  static_cast<Link*>(self)->run();
   return nullptr;
 }
 
-void Client::run() {
+void Link::run() {
   for (;;) {
     const int fd = readable_.load(std::memory_order_relaxed);  // this thread alone changes it
     const bool connected = fd >= 0;
@@ -240,7 +240,7 @@ void Client::run() {
   }
 }
 
-int64_t Client::next_timeout_ns() {
+int64_t Link::next_timeout_ns() {
   int64_t now = now_ns();
   int64_t timeout = -1;
   auto at = [&](int64_t deadline) {
@@ -254,7 +254,7 @@ int64_t Client::next_timeout_ns() {
   return timeout;
 }
 
-bool Client::receive() {
+bool Link::receive() {
   uint16_t version = 0;
   {
     Lock lock(mutex_);
@@ -283,17 +283,17 @@ bool Client::receive() {
 }
 
 // What is in flight is bounded meanwhile, so that what was submitted is what was done, but for some milliseconds.
-void Client::count_progress(bool counts) {
+void Link::count_progress(bool counts) {
   if (std::exchange(counts_progress_, counts) != counts) gate.watch(Gate::kWatched, counts);
 }
 
-void Client::wake() {
+void Link::wake() {
   uint64_t one = 1;
   // A full counter means that the thread will wake anyway.
   [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof one);
 }
 
-void Client::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
+void Link::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
   if (!socket_ || packet.length == 0) return;  // length 0: the version agreed on has no such message
   if (nvshare::send_packet(socket_.get(), packet.span(), descriptors, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
     shutdown(socket_.get(), SHUT_RDWR);
@@ -302,7 +302,7 @@ void Client::send_packet(const protocol::Packet& packet, const Descriptors& desc
 
 // ---- questions ----
 
-void Client::ask_why_waiting() {
+void Link::ask_why_waiting() {
   {
     Lock lock(mutex_);
     if (asked_why_at_ns_ != 0 && now_ns() - asked_why_at_ns_ < kAskAgain_ns) return;  // another thread that waits has
@@ -315,11 +315,11 @@ void Client::ask_why_waiting() {
 
 // ---- host memory ----
 
-void Client::arena_changed() {
+void Link::arena_changed() {
   if (!arena_dirty_.exchange(true, std::memory_order_acq_rel)) wake();
 }
 
-void Client::send_arena() {
+void Link::send_arena() {
   if (!arena_dirty_.exchange(false, std::memory_order_acq_rel)) return;
   HostArena& arena = device_.memory().arena;
   HostArena::Outbox outbox;
@@ -333,13 +333,13 @@ void Client::send_arena() {
   if (outbox.asks) send(outbox.request);
 }
 
-void Client::send_arena_held() {
+void Link::send_arena_held() {
   std::vector<protocol::ArenaHeld> held = device_.memory().arena.held();
   for (const protocol::ArenaHeld& segment : held) send(segment);
 }
 
 // The program may come to need what a swap arena of its own takes from its cgroup.
-void Client::check_cgroup() {
+void Link::check_cgroup() {
   HostArena& arena = device_.memory().arena;
   if (!arena.wants_cgroup_watched() || now_ns() < cgroup_look_ns_) return;
   cgroup_look_ns_ = now_ns() + kCgroupLook_ns;
@@ -347,14 +347,14 @@ void Client::check_cgroup() {
   arena.look_at_cgroup();
 }
 
-void Client::flush() {
+void Link::flush() {
   send_arena();
   device_.turns().flush();
   if (readable_.load(std::memory_order_relaxed) < 0) return;
   if (why_wanted_.exchange(false, std::memory_order_acq_rel)) send(protocol::AskWhyWaiting{++question_});
 }
 
-void Client::reset_after_fork() {
+void Link::reset_after_fork() {
   mutex_.reset_after_fork();
   socket_.reset();
   wake_.reset();

@@ -1,4 +1,4 @@
-#include "protocol/admin_client.h"
+#include "protocol/admin_connection.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -24,7 +24,7 @@ int remaining_ms(Clock::time_point deadline) {
 
 }  // namespace
 
-Result<Client> Client::open(const std::string& runtime_directory) {
+Result<AdminConnection> AdminConnection::open(const std::string& runtime_directory) {
   const std::string path = runtime_directory + protocol::kAdminSocket;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -39,10 +39,10 @@ Result<Client> Client::open(const std::string& runtime_directory) {
     if (errno == ENOENT || errno == ECONNREFUSED) return error_format("no scheduler answers at %s", path.c_str());
     return error_format("%s: %s", path.c_str(), strerror(errno));
   }
-  return Client(std::move(socket_fd), path);
+  return AdminConnection(std::move(socket_fd), path);
 }
 
-Result<void> Client::begin(const protocol::admin::Request& request) {
+Result<void> AdminConnection::begin(const protocol::admin::Request& request) {
   const std::string line = protocol::admin::encode(request);
   size_t sent = 0;
   while (sent < line.size()) {
@@ -55,18 +55,18 @@ Result<void> Client::begin(const protocol::admin::Request& request) {
   return {};
 }
 
-Result<std::string> Client::ask(const protocol::admin::Request& request, int timeout_ms) {
+Result<std::string> AdminConnection::ask(const protocol::admin::Request& request, int timeout_ms) {
   if (auto ok = begin(request); !ok) return ok.error();
   return read_line(timeout_ms);
 }
 
-Result<protocol::admin::StatusReport> Client::status() {
+Result<protocol::admin::StatusReport> AdminConnection::status() {
   auto line = ask(protocol::admin::StatusRequest{});
   if (!line) return line.error();
   return protocol::admin::decode_status(*line);
 }
 
-std::optional<std::string> Client::line_there() {
+std::optional<std::string> AdminConnection::line_there() {
   const size_t end = received_.find('\n');
   if (end == std::string::npos) return std::nullopt;
   std::string line = received_.substr(0, end);
@@ -74,7 +74,7 @@ std::optional<std::string> Client::line_there() {
   return line;
 }
 
-Result<void> Client::receive() {
+Result<void> AdminConnection::receive() {
   if (received_.size() > kReplyBytesMax) return error_format("%s answered with more than %zu bytes", path_.c_str(), kReplyBytesMax);
   char buffer[65536];
   const ssize_t n = recv(socket_.get(), buffer, sizeof buffer, 0);
@@ -85,7 +85,7 @@ Result<void> Client::receive() {
   return {};
 }
 
-Result<std::optional<std::string>> Client::take() {
+Result<std::optional<std::string>> AdminConnection::take() {
   while (true) {
     if (auto line = line_there()) return line;
     pollfd now{socket_.get(), POLLIN, 0};
@@ -94,7 +94,7 @@ Result<std::optional<std::string>> Client::take() {
   }
 }
 
-Result<std::string> Client::read_line(int timeout_ms) {
+Result<std::string> AdminConnection::read_line(int timeout_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   while (true) {
     if (auto line = line_there()) return *line;

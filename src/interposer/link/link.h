@@ -1,9 +1,9 @@
-// The client: this process on one GPU, as the scheduler sees it. Owns the socket and the thread that reads it: connects, registers, passes
-// on what comes, and sends what others have to tell. What a message means for the turn is Turns' (turns.h). Without a scheduler it is
-// *unshared*: gate open, no budget, only the program's own memory limit.
+// The link to the scheduler of this process on one GPU: of one client. Owns the socket and the thread that reads it: connects, registers,
+// passes on what comes, and sends what others have to tell. What a message means for the turn is Turns' (turns.h). Without a scheduler it
+// is *unshared*: gate open, no budget, only the program's own memory limit.
 //
-// Thread-safe. Its mutex comes after Turns', so that messages go out in the order of the steps that send them; callbacks into Memory and
-// Turns happen without it.
+// Thread-safe. Its mutex comes after Turns', so that messages go out in the order of the steps that send them; callbacks into DeviceMemory
+// and Turns happen without it.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@ namespace nvshare::interposer {
 
 class Device;
 
-class Client {
+class Link {
  public:
-  explicit Client(Device& device) : device_(device) {}
+  explicit Link(Device& device) : device_(device) {}
 
   // Connects and registers. False: no scheduler; the client stays unshared for good. With a reason to wait it waits until there is one.
   bool start(const char* waits_because);
@@ -76,7 +76,7 @@ class Client {
   void disconnected();
   void reconnect();
   bool receive();
-  struct Incoming;  // client_messages.cc
+  struct Incoming;  // link_messages.cc
   void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
   void count_progress(bool counts);
   void check_cgroup();

@@ -10,10 +10,10 @@
 
 namespace nvshare::protocol::admin {
 
-class Client {
+class AdminConnection {
  public:
   // `runtime_directory` as in protocol/paths.h. The error says why nobody answers (nothing there, not allowed, not listening).
-  static Result<Client> open(const std::string& runtime_directory);
+  static Result<AdminConnection> open(const std::string& runtime_directory);
 
   // Sends one request and waits up to `timeout_ms` for the line that answers it, for protocol/admin.h's decode functions.
   Result<std::string> ask(const protocol::admin::Request& request, int timeout_ms = 5000);
@@ -29,7 +29,7 @@ class Client {
   int descriptor() const { return socket_.get(); }
 
  private:
-  explicit Client(FileDescriptor socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
+  explicit AdminConnection(FileDescriptor socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
 
   Result<std::string> read_line(int timeout_ms);
   std::optional<std::string> line_there();
