@@ -9,6 +9,7 @@ std::vector<Client*> unsettled_by_grant(const Gpu& gpu) {
   for (const auto& [id, client] : gpu.unsettled) {
     if (client->stays()) holders.push_back(client);
   }
+  if (holders.size() < 2) return holders;
   std::sort(holders.begin(), holders.end(), [](const Client* a, const Client* b) { return a->grant < b->grant; });
   return holders;
 }
@@ -19,6 +20,7 @@ Bytes missing_to(const Client& client) { return need(client) - client.budget.byt
 // together, so each comes to its turn.
 std::vector<Client*> holders_by_lack(const Gpu& gpu) {
   std::vector<Client*> holders = unsettled_by_grant(gpu);
+  if (holders.size() < 2) return holders;
   std::stable_sort(holders.begin(), holders.end(), [](const Client* a, const Client* b) { return missing_to(*a) < missing_to(*b); });
   return holders;
 }

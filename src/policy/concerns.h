@@ -248,6 +248,23 @@ void judge_uses(Context& context, Gpu& gpu);                                 // 
 const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu);  // may_be_held(), and maybe others; in the order of tenants
 Present count_present(const Config& config, const Gpu& gpu);
 Instant last_busy(const Quota& quota, const Account& account);
+// Makes the list of accounts_held() anew: each account is added, in the order of tenants.
+class HeldAnew {
+ public:
+  HeldAnew(Changes& changes, size_t accounts);
+  ~HeldAnew();
+  HeldAnew(const HeldAnew&) = delete;
+  HeldAnew& operator=(const HeldAnew&) = delete;
+  // Whom they are cannot be foretold: so no branch.
+  void add(Account& account, bool held) {
+    changes_.held[size_] = &account;
+    size_ += held;
+  }
+
+ private:
+  Changes& changes_;
+  size_t size_ = 0;
+};
 
 // quota_overlap.cc: what a tenant keeps of its speed beside others
 void note_overlap(Overlap& overlap, Duration time, int64_t running);  // its tenant ran for so long, as one of so many
@@ -274,40 +291,53 @@ const char* name_of(GpuMode mode);  // view.cc
 Present count_present(const Config& config, const Gpu& gpu);
 void settle_quota(Context& context, Gpu& gpu);  // unless limits rest
 void watch_quota(Context& context, Gpu& gpu);   // when to look again
-// Which tenants take turns with others that do, of one GPU as it is now: asked of each account in most steps.
+// Which tenants take turns with others that do, of one GPU as it is now: asked of each account in most steps, hence without branches, which
+// could not be foretold.
 class Exclusive {
  public:
   Exclusive(const Config& config, const Gpu& gpu);
-  bool operator()(const Account& account) const {
-    if (account.gang) return false;  // it has its turns on several GPUs at once
-    if (rotates_) return true;
-    if (account.sharing != TenantSharing::kNode) return account.sharing == TenantSharing::kTurns;
-    return by_gaps_ ? !account.slice.gappy : others_;
-  }
+  bool operator()(const Account& account) const { return (exclusive_ >> manner_of(account) & 1U) != 0; }
 
  private:
-  const bool rotates_;
-  bool by_gaps_ = false, others_ = false;
+  static unsigned manner_of(const Account& account) { return manner(account.gang, account.slice.gappy, account.sharing); }
+  static constexpr unsigned manner(bool gang, bool gappy, TenantSharing sharing) {
+    return static_cast<unsigned>(gang) | static_cast<unsigned>(gappy) << 1U | static_cast<unsigned>(sharing) << 2U;
+  }
+
+  static constexpr unsigned bits_of(TenantSharing sharing) {
+    return 1U << manner(false, false, sharing) | 1U << manner(false, true, sharing);
+  }
+
+  unsigned exclusive_ = 0;  // a bit for each manner. A gang has its turns on several GPUs at once, and takes none
 };
 // It takes turns and waits for its own.
 inline bool waits_for_turn(const Exclusive& is_exclusive, const Account& account) {
-  return account.does.waits > 0 && !account.throttled && is_exclusive(account);
+  const bool waits = account.does.waits > 0, throttled = account.throttled, exclusive = is_exclusive(account);
+  return (waits & !throttled & exclusive) != 0;
 }
 // It is throttled, or uses up its ceiling.
 inline bool is_at_ceiling(const Account& account) {
-  return account.throttled || (account.limit.has_ceiling() && account.ceiling_balance <= 0);
+  const bool throttled = account.throttled, ceiling = account.limit.has_ceiling(), used_up = account.ceiling_balance <= 0;
+  return (throttled | (ceiling & used_up)) != 0;
 }
 // It yields, or owes. Those that take turns may owe: next is always who is owed most.
 inline bool is_above_quota(const Exclusive& is_exclusive, const Account& account) {
-  return account.yields || (account.balance <= 0 && !is_exclusive(account));
+  const bool yields = account.yields, owes = account.balance <= 0, exclusive = is_exclusive(account);
+  return (yields | (owes & !exclusive)) != 0;
 }
 inline bool may_be_held(const Exclusive& is_exclusive, const Account& account) {
-  return is_at_ceiling(account) || is_above_quota(is_exclusive, account);
+  const bool at_ceiling = is_at_ceiling(account), above_quota = is_above_quota(is_exclusive, account);
+  return (at_ceiling | above_quota) != 0;
 }
 // How long turns last beside limits, of one GPU as it is now.
 class Slices {
  public:
-  Slices(const Config& config, const Gpu& gpu);
+  Slices(const Config& config, const Gpu& gpu) : per_(gpu.quota.period) {
+    if (gpu.quota.mode == GpuMode::kRotation) return;
+    const SchedulingMode& mode = config.scheduling_mode;
+    fixed_ = config.scheduling_slice > 0 ? config.scheduling_slice : mode.slice_ms * kMillisecond;
+    if (mode.turns_of == SchedulingMode::TurnsOf::kWindow) per_ = window_of(config, gpu);
+  }
   Duration of(int64_t quota) const { return std::max(fixed_ > 0 ? fixed_ : portion(per_, quota), kSliceMin); }
   Duration of(const Account& account) const { return of(account.quota); }
   // How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
@@ -327,7 +357,9 @@ inline Verdict may_run(const Exclusive& is_exclusive, const Quota& quota, const 
   return quota.owner != account.tenant && is_exclusive(account) ? Verdict::kShare : Verdict::kRun;
 }
 void take_turns_of_tenant(const State& state, Account& account);  // what State::turns says of it
-Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate);
+inline Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate) {
+  return Slices(config, gpu).half_band(account, rate);
+}
 Duration idle_release(const Gpu& gpu);
 
 // budgets.cc

@@ -1,6 +1,7 @@
 #include "policy/quota.h"
 
 #include "policy/concerns.h"
+#include "policy/quota_earnings.h"
 
 namespace nvshare::policy {
 
@@ -48,25 +49,6 @@ Use use_of(const Doing& does) {
   return does.works_on > 0 ? Use::kRuns : Use::kDrains;
 }
 
-void use_recently(Account& account, Instant now, Duration used) {
-  const int64_t index = now / kRecentWindow;
-  if (index != account.consumed.recent.index) {
-    account.consumed.recent.before = index == account.consumed.recent.index + 1 ? account.consumed.recent.newer : 0;
-    account.consumed.recent.newer = 0;
-    account.consumed.recent.index = index;
-  }
-  account.consumed.recent.newer += used;
-}
-
-// Its use over about the last kRecentWindow.
-Duration recent_use(const Account& account, Instant now) {
-  const int64_t index = now / kRecentWindow;
-  if (index > account.consumed.recent.index + 1) return 0;
-  const Duration newer = index == account.consumed.recent.index ? account.consumed.recent.newer : 0;
-  const Duration older = index == account.consumed.recent.index ? account.consumed.recent.before : account.consumed.recent.newer;
-  return newer + portion(older, (kRecentWindow - now % kRecentWindow) / (kRecentWindow / kWholeGpu));
-}
-
 Duration balance_least(const Gpu& gpu, const Account& account) {
   if (!account.limit.has_ceiling()) return -portion(std::max(10 * kWindowAuto, 2 * gpu.quota.period), account.quota);
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.quota);
@@ -75,67 +57,6 @@ Duration balance_least(const Gpu& gpu, const Account& account) {
 Duration ceiling_balance_least(const Gpu& gpu, const Account& account) {
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.limit.ceiling_rate());
 }
-
-// What tenants of a GPU earn in a time in which they want the GPU, or may save up. All of them in one go, so that what is the same for
-// all is worked out once.
-class Earnings {
- public:
-  Earnings(const Config& config, const Gpu& gpu, Duration time, Instant now)
-      : time_(time),
-        now_(now),
-        window_(window_of(config, gpu)),
-        period_(gpu.quota.period),
-        windowed_(is_windowed(config, gpu)),
-        slices_(config, gpu),
-        share_(share_of(0)) {}
-
-  void add_to(Account& account, bool wants) {
-    if (account.quota != share_.quota) share_ = share_of(account.quota);
-    // What bounds savings is above 0: who owes comes nowhere near it.
-    const Duration grown = account.balance + share_.earned;
-    account.balance = grown <= 0 ? grown : std::max(account.balance, std::min(grown, balance_most(account, wants)));
-    if (account.limit.has_ceiling()) add_to_ceiling(account);
-  }
-
- private:
-  // What follows from a tenant's quota. Nearly all that have no ceiling below it have the same one, so the last is kept.
-  struct Share {
-    int64_t quota = 0;
-    Duration earned = 0, of_window = 0, of_period = 0, slice = 0;
-  };
-  Share share_of(int64_t quota) const {
-    return {quota, portion(time_, quota), portion(window_, quota), portion(period_, quota), slices_.of(quota)};
-  }
-
-  // The most that a tenant can have saved up. Waiting for others it loses nothing that they owe it; by itself it saves for bursts no longer
-  // than those that it has had: a program that starts, or has only just begun, gets no advance.
-  Duration balance_most(const Account& account, bool waits) const {
-    if (waits || windowed_) return 2 * share_.of_window;
-    const Duration burst = portion(window_, std::min(recent_use(account, now_), kRecentWindow) / (kRecentWindow / kWholeGpu));
-    return std::max(std::min(share_.of_window, burst), share_.of_period);
-  }
-
-  void add_to_ceiling(Account& account) const {
-    // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it
-    // runs again.
-    const int64_t rate = account.limit.ceiling_rate();
-    const Duration less_owed = account.ceiling_balance + portion(time_, rate);
-    if (less_owed <= std::max<Duration>(account.balance, 0)) {
-      account.ceiling_balance = less_owed;
-      return;
-    }
-    const Duration half_band = portion(share_.slice, kWholeGpu - rate) / 2;  // as Slices has it
-    const Duration ceiling_balance_most = std::max({account.balance, portion(period_, rate), half_band});
-    account.ceiling_balance = std::max(account.ceiling_balance, std::min(less_owed, ceiling_balance_most));
-  }
-
-  const Duration time_;
-  const Instant now_;
-  const Duration window_, period_;
-  const bool windowed_;
-  const Slices slices_;
-  Share share_;
-};
 
 void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
   if (account.limit.has_ceiling())
@@ -150,9 +71,9 @@ void earn_left(const Config& config, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (quota.left_earns == 0) return;
   Earnings earnings(config, gpu, quota.left_earns, quota.until);
-  for (Account& account : quota.left) {
+  quota.left.each([&](Account& account) {
     if (account.used) earnings.add_to(account, false);
-  }
+  });
   quota.left_earns = 0;
 }
 
@@ -179,6 +100,26 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
   for (Account& account : quota.left) end(account);
 }
 
+// To a tenant that ran in it: a time, as of `to`, in which nothing changed and no window ended.
+void bill_use(const Context& context, const Gpu& gpu, Account& account, Duration time, const Pressers& others) {
+  const Config& config = context.config();
+  const bool drains = use_of(account.does) == Use::kDrains;
+  Duration billed = portion(time, billing_rate(config, gpu, account));
+  if (drains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
+  spend(gpu, account, billed, others.press(account));
+  const Duration taken_back = std::min(account.consumed.taken_back, billed);  // so that what people see never goes down
+  account.consumed.taken_back -= taken_back;
+  account.consumed.billed += billed - taken_back;
+  account.consumed.in_window += billed - taken_back;
+  use_recently(account, gpu.quota.until, billed);
+  if (!config.explains) return;
+  context.note(Note::Level::kDebug, gpu, account.tenant,
+               "billed " + std::to_string(billed / 1000) + " us of " + std::to_string(time / 1000) + " us, " +
+                   std::to_string(gpu.tenants_working) + (drains ? " ran, draining" : " ran") + "; balance " +
+                   std::to_string(account.balance / 1000) + " us, ceiling balance " +
+                   (account.limit.has_ceiling() ? std::to_string(account.ceiling_balance / 1000) + " us" : std::string("unbounded")));
+}
+
 // Bills a time in which nothing changed and no window ended.
 void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   const Config& config = context.config();
@@ -189,38 +130,23 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   const bool nobodys = gpu.tenants_working == 0 && swaps && quota.limited;
   if (nobodys) quota.swap_time += time;
   const Pressers others = gpu.tenants_working > 0 ? pressers(gpu) : Pressers();  // as of the beginning of the time
-  if (!nobodys && !is_windowed(config, gpu)) quota.left_earns += time;
   const bool windowed = is_windowed(config, gpu);
+  if (!nobodys && !windowed) quota.left_earns += time;
   Earnings earnings(config, gpu, time, to);
-  quota.changes.balances = true;
+  const Exclusive is_exclusive(config, gpu);
+  HeldAnew held(quota.changes, quota.accounts.size());
   quota.changes.ranking.known = false;
-  size_t place = 0;
-  for (Account& account : quota.accounts) {
-    quota.accounts.look_ahead(place++);
-    const Use use = use_of(account.does);
-    const bool waits = account.does.waits > 0;
-    if (use != Use::kNone) account.used = true;
-    if ((account.throttled || account.yields) && waits) account.throttling.waiting += time;
-    if (nobodys) continue;
-    if (use != Use::kNone) note_overlap(account.overlap, time, gpu.tenants_working);
-    if (!windowed && (account.used || waits)) earnings.add_to(account, waits || use != Use::kNone);
-    if (use == Use::kNone) continue;
-    Duration billed = portion(time, billing_rate(config, gpu, account));
-    if (use == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
-    spend(gpu, account, billed, others.press(account));
-    const Duration taken_back = std::min(account.consumed.taken_back, billed);  // so that what people see never goes down
-    account.consumed.taken_back -= taken_back;
-    account.consumed.billed += billed - taken_back;
-    account.consumed.in_window += billed - taken_back;
-    use_recently(account, to, billed);
-    if (config.explains) {
-      context.note(Note::Level::kDebug, gpu, account.tenant,
-                   "billed " + std::to_string(billed / 1000) + " us of " + std::to_string(time / 1000) + " us, " +
-                       std::to_string(gpu.tenants_working) + (use == Use::kDrains ? " ran, draining" : " ran") + "; balance " +
-                       std::to_string(account.balance / 1000) + " us, ceiling balance " +
-                       (account.limit.has_ceiling() ? std::to_string(account.ceiling_balance / 1000) + " us" : std::string("unbounded")));
+  quota.accounts.each([&](Account& account) {
+    const bool waits = account.does.waits > 0, works = account.does.works > 0;
+    if (works) account.used = true;
+    if (waits && (account.throttled || account.yields)) account.throttling.waiting += time;
+    if (!nobodys) {
+      if (works) note_overlap(account.overlap, time, gpu.tenants_working);
+      if (!windowed && (account.used || waits)) earnings.add_to(account, waits || works);
+      if (works) bill_use(context, gpu, account, time, others);
     }
-  }
+    held.add(account, may_be_held(is_exclusive, account));
+  });
 }
 
 bool loads(const Gpu& gpu) {
@@ -332,8 +258,8 @@ void set_left_apart(Context& context, Gpu& gpu) {
   quota.left_settles = context.now - quota.left_at >= kLeftPause;
   if (!quota.left_settles) return;
   quota.left_at = context.now;
-  earn_left(context.config(), gpu);
   quota.left.extract_if(nullptr, [&](const Account& account) { return !outlives_clients(quota, account, context.now); });
+  earn_left(context.config(), gpu);
   if (quota.accounts.size() == quota.accounts_here) return;
   const auto is_gone = [](const Account* account) { return account->here == nullptr; };
   for (Account* account : quota.changes.gone) {

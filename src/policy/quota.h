@@ -231,13 +231,17 @@ class Accounts {
   Iterator<const Account> begin() const { return Iterator<const Account>(order_.data()); }
   Iterator<const Account> end() const { return Iterator<const Account>(order_.data() + order_.size()); }
   size_t size() const { return order_.size(); }
-  // Before the account at `place` is looked at: some behind it are on their way from memory: those of many GPUs do not fit the
+  // Goes through all of them, while some behind the one that is looked at are on their way from memory: those of many GPUs do not fit the
   // processor's caches.
-  void look_ahead(size_t place) const {
-    constexpr size_t kAhead = 8;
-    if (place + kAhead < order_.size()) {
-      __builtin_prefetch(order_[place + kAhead]);
-      __builtin_prefetch(reinterpret_cast<const char*>(order_[place + kAhead]) + 64);
+  template <typename Look>
+  void each(Look look) {
+    constexpr std::ptrdiff_t kAhead = 8;
+    Account* const* const end = order_.data() + order_.size();
+    for (Account* const* at = order_.data(); at != end; ++at) {
+      const Account* const next = at[std::min(kAhead, end - at - 1)];
+      __builtin_prefetch(next);
+      __builtin_prefetch(reinterpret_cast<const char*>(next) + 64);
+      look(**at);
     }
   }
   bool empty() const { return order_.empty(); }
@@ -250,8 +254,9 @@ class Accounts {
   template <typename Test>
   void extract_if(Accounts* taken, Test test) {
     size_t kept = 0;
-    for (size_t i = 0; i < order_.size(); ++i) {
-      if (!test(std::as_const(*order_[i]))) {
+    while (kept < order_.size() && !test(std::as_const(*order_[kept]))) ++kept;
+    for (size_t i = kept; i < order_.size(); ++i) {
+      if (i > kept && !test(std::as_const(*order_[i]))) {
         order_[kept] = order_[i];
         owned_[kept++].swap(owned_[i]);
       } else if (taken != nullptr) {
@@ -313,6 +318,8 @@ struct Changes {
   std::vector<Account*> held;                              // that may be throttled, yield, or owe (may_be_held())
   bool balances = true;                                    // or who is exclusive, may have changed since `held` was made
   std::vector<Account*> gone;                              // without clients here
+  std::vector<Account*> holding;                           // for accounts_that_hold()
+  Account* owner = nullptr;                                // of Quota::owner; null: to be looked for
   std::set<std::pair<Instant, TenantId>> active, present;  // of those that are not busy: until when they count so
   int64_t limited = 0;                                     // how many with clients here have a limit
 
@@ -323,6 +330,7 @@ struct Changes {
   void forget(Test test) {
     for (auto* accounts : {&to_look, &to_judge, &to_hold, &to_rank, &runs, &held, &gone}) std::erase_if(*accounts, test);
     std::erase_if(ranking.first, [&](const Ranking::Place& place) { return test(place.account); });
+    if (owner != nullptr && test(owner)) owner = nullptr;
   }
 };
 
@@ -359,11 +367,13 @@ struct Quota {
   std::array<Duration, kTailsKept> tails{};  // from a drop to its answer, the latest
   size_t tails_known = 0;
   Duration swap_time = 0;  // in which nobody ran because memory moved: nobody's
+
+  Account* owners_account() { return changes.owner != nullptr ? changes.owner : accounts.find(owner); }  // null: it has none
 };
 
-void note_change(Quota& quota, Account& account);    // of what its clients do, its limits or its gaps
-void note_verdict(Quota& quota, Account& account);   // may_run() may say something else of it, or what it is owed
-void set_owner(Quota& quota, const Account* owner);  // null: it is nobody's turn
+void note_change(Quota& quota, Account& account);   // of what its clients do, its limits or its gaps
+void note_verdict(Quota& quota, Account& account);  // may_run() may say something else of it, or what it is owed
+void set_owner(Quota& quota, Account* owner);       // null: it is nobody's turn
 
 // What a tenant asks of one GPU, and gets, in millionths of it.
 struct Claim {
@@ -387,6 +397,8 @@ inline Duration portion(Duration time, int64_t millionths) {
     return time * millionths / kWholeGpu;
   return portion_of_long(time, millionths);
 }
+// The same of whole per cents; no overflow below a year.
+inline Duration percent_of(Duration time, int percent) { return time * percent / 100; }
 // The time in which `rate` millionths add up to `amount`, rounded up.
 Duration time_for(Duration amount, int64_t rate);
 

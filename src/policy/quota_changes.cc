@@ -21,12 +21,14 @@ void note_verdict(Quota& quota, Account& account) {
   if (!std::exchange(account.seen.to_rank, true)) quota.changes.to_rank.push_back(&account);
 }
 
-void set_owner(Quota& quota, const Account* owner) {
-  const TenantId former = std::exchange(quota.owner, owner != nullptr ? owner->tenant : 0);
-  if (former == quota.owner) return;
-  for (const TenantId tenant : {former, quota.owner}) {
-    if (Account* account = tenant != 0 ? quota.accounts.find(tenant) : nullptr) note_verdict(quota, *account);
+void set_owner(Quota& quota, Account* owner) {
+  const TenantId tenant = owner != nullptr ? owner->tenant : 0;
+  if (quota.owner == tenant) return;
+  for (Account* account : {quota.owner != 0 ? quota.owners_account() : nullptr, owner}) {
+    if (account != nullptr) note_verdict(quota, *account);
   }
+  quota.owner = tenant;
+  quota.changes.owner = owner;
 }
 
 Instant last_busy(const Quota& quota, const Account& account) { return account.seen.busy ? quota.changes.looked_at : account.last_busy; }
@@ -140,17 +142,23 @@ void judge_uses(Context& context, Gpu& gpu) {
   });
 }
 
+HeldAnew::HeldAnew(Changes& changes, size_t accounts) : changes_(changes) {
+  for (Account* account : changes.held) account->seen.held = false;
+  changes.held.resize(accounts + 1);  // a place past the last
+}
+
+HeldAnew::~HeldAnew() {
+  changes_.held.resize(size_);
+  for (Account* account : changes_.held) account->seen.held = true;
+  changes_.balances = false;
+}
+
 const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu) {
   Changes& changes = gpu.quota.changes;
-  if (!std::exchange(changes.balances, false)) return changes.held;
-  for (Account* account : changes.held) account->seen.held = false;
-  changes.held.clear();
+  if (!changes.balances) return changes.held;
   const Exclusive is_exclusive(config, gpu);
-  for (Account& account : gpu.quota.accounts) {
-    if (!may_be_held(is_exclusive, account)) continue;
-    account.seen.held = true;
-    changes.held.push_back(&account);
-  }
+  HeldAnew held(changes, gpu.quota.accounts.size());
+  for (Account& account : gpu.quota.accounts) held.add(account, may_be_held(is_exclusive, account));
   return changes.held;
 }
 

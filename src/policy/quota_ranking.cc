@@ -14,15 +14,7 @@ bool owed_fits(const Account& account) {
   return account.balance >= -kProductFits && account.balance <= kProductFits;
 }
 
-// Whether it is owed more than that; as owed() has it, without its division.
-bool is_owed_more(const Account& account, Duration than) {
-  if (!owed_fits(account)) return owed(account) > than;
-  __extension__ using Wide = __int128;
-  const Wide own = account.balance * kWholeGpu, quota = std::max<int64_t>(account.quota, 1);
-  return than >= 0 ? own >= (than + 1) * quota : own > than * quota;
-}
-
-// Finds the first few places of many accounts, which are added in the order of tenants.
+// Finds the first few places of many accounts.
 class FirstPlaces {
  public:
   FirstPlaces(std::vector<Ranking::Place>& places, size_t most) : places_(places), most_(most) { places_.clear(); }
@@ -30,7 +22,7 @@ class FirstPlaces {
   // Nearly all are owed less by far, which a product of floating point shows: so little is not worth a call.
   [[gnu::always_inline]] void add(Account& account) {
     const double own = static_cast<double>(account.balance) * kWholeGpu;
-    if (own < surely_less_ * static_cast<double>(std::max<int64_t>(account.quota, 1))) {
+    if (own < surely_less_ * static_cast<double>(std::max<int64_t>(account.quota, 1))) [[likely]] {
       complete_ = false;
       return;
     }
@@ -39,12 +31,12 @@ class FirstPlaces {
   bool complete() const { return complete_; }
 
  private:
-  void insert(Account& account) {
-    if (places_.size() == most_ && !is_owed_more(account, places_.back().owed)) {
+  [[gnu::noinline]] void insert(Account& account) {
+    const Ranking::Place place{owed(account), account.tenant, &account};
+    if (places_.size() == most_ && !place.is_before(places_.back())) {
       complete_ = false;
       return;
     }
-    const Ranking::Place place{owed(account), account.tenant, &account};
     const auto after = std::find_if(places_.begin(), places_.end(), [&](const Ranking::Place& other) { return place.is_before(other); });
     places_.insert(after, place);
     if (places_.size() > most_) {
@@ -65,9 +57,16 @@ class FirstPlaces {
 void rank_all(Quota& quota, const Exclusive& is_exclusive) {
   constexpr size_t kFirst = 2;  // whose turn begins now, and who comes after it
   Ranking& ranking = quota.changes.ranking;
+  // Most often they are whom they were, or nearly as far behind: so these are compared with first.
+  std::array<Account*, kFirst> former{};
+  for (size_t i = 0; i < std::min(kFirst, ranking.first.size()); ++i) former[i] = ranking.first[i].account;
   FirstPlaces first(ranking.first, kFirst);
+  const auto is_former = [&](const Account& account) { return std::find(former.begin(), former.end(), &account) != former.end(); };
+  for (Account* account : former) {
+    if (account != nullptr && waits_for_turn(is_exclusive, *account)) first.add(*account);
+  }
   for (Account& account : quota.accounts) {
-    if (waits_for_turn(is_exclusive, account)) first.add(account);
+    if (waits_for_turn(is_exclusive, account) && !is_former(account)) first.add(account);
   }
   ranking.known = true;
   ranking.bound.reset();

@@ -279,6 +279,74 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
 }
 
+// Up to which level the shares rise, `rising` of them from the beginning, and take all that is not reserved.
+int64_t level_of(const ClaimSums& sums, const Percents& percents, int64_t rising) {
+  int64_t level = 0, left = kWholeGpu - sums.reserved;
+  for (size_t percent = 0; percent < percents.size(); ++percent) {
+    if (percents[percent] == 0) continue;
+    const int64_t border = static_cast<int64_t>(percent) * kPercent;
+    if (rising * (border - level) >= left) break;
+    left -= rising * (border - level);
+    level = border;
+    rising += percents[percent];
+  }
+  return rising > 0 ? level + std::max<int64_t>(left, 0) / rising : level;
+}
+
+// What one more would get that has neither a reservation nor a ceiling. With a ceiling below that it would get its ceiling, as OneMore has
+// it: the level then lies above that.
+int64_t share_of_one_more(const ClaimSums& sums, const Percents& percents) {
+  return sums.ceilings > 0 ? level_of(sums, percents, 1) : kWholeGpu;
+}
+
+// The active tenants' claims, all of whole per cents. False: some reservation has to be scaled, or would be for one more.
+bool count_claims(const Accounts& accounts, ClaimSums& sums, Percents& percents) {
+  for (const Account& account : accounts) {
+    if (!account.active) continue;
+    sums.add(claim_of(account));
+    ++percents[static_cast<size_t>(account.limit.reserved)];
+    --percents[static_cast<size_t>(account.limit.ceiling)];
+  }
+  return sums.reserved <= sums.reserved_most;
+}
+
+// The same as IdleShares beside claims of whole per cents, of which few ask for more than a ceiling.
+class IdlePercents {
+ public:
+  IdlePercents(const Accounts& accounts, const ClaimSums& sums, const Percents& percents)
+      : accounts_(accounts), sums_(sums), percents_(percents), scales_(sums.reserved > kWholeGpu - kRestLeast) {
+    if (!scales_) most_ = share_of_one_more(sums, percents);
+  }
+
+  int64_t of(const Account& account) {
+    if (!scales_ && account.limit.reserved == 0) [[likely]]
+      return std::min(account.limit.ceiling_rate(), most_);
+    if (!one_more_) ask();
+    return one_more_->share(claim_of(account));
+  }
+
+ private:
+  [[gnu::noinline]] void ask() {
+    std::vector<Border> borders;
+    borders.reserve(percents_.size());
+    add_borders(borders, percents_);
+    one_more_.emplace(sums_, borders, [this] {
+      std::vector<Claim> claims;
+      for (const Account& account : accounts_) {
+        if (account.active) claims.push_back(claim_of(account));
+      }
+      return claims;
+    });
+  }
+
+  const Accounts& accounts_;
+  const ClaimSums& sums_;
+  const Percents& percents_;
+  const bool scales_;  // what is reserved, for one more without a reservation
+  int64_t most_ = 0;   // without a ceiling
+  std::optional<OneMore> one_more_;
+};
+
 // The same as set_shares() where no share depends on another GPU: most GPUs have nothing but whole per cents. False: a reservation has to
 // be scaled, or limits are held to one by one.
 bool set_shares_here(Context& context, Gpu& gpu) {
@@ -287,24 +355,9 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   ClaimSums sums;
   Percents percents{};
-  for (const Account& account : quota.accounts) {
-    if (!account.active) continue;
-    sums.add(claim_of(account));
-    ++percents[static_cast<size_t>(account.limit.reserved)];
-    --percents[static_cast<size_t>(account.limit.ceiling)];
-  }
-  if (sums.reserved > sums.reserved_most) return false;
-  std::vector<Border> borders;
-  borders.reserve(percents.size());
-  add_borders(borders, percents);
-  const int64_t level = level_of(sums, borders);
-  IdleShares idle(sums, borders, [&] {
-    std::vector<Claim> claims;
-    for (const Account& account : quota.accounts) {
-      if (account.active) claims.push_back(claim_of(account));
-    }
-    return claims;
-  });
+  if (!count_claims(quota.accounts, sums, percents)) return false;
+  const int64_t level = sums.ceilings > kWholeGpu ? level_of(sums, percents, 0) : kWholeGpu;
+  IdlePercents idle(quota.accounts, sums, percents);
   const bool windowed = is_windowed(config, gpu);
   const auto set = [&](Account& account, int64_t share) {
     if (windowed) return set_share(config, gpu, account, share, context.now);
@@ -317,7 +370,7 @@ bool set_shares_here(Context& context, Gpu& gpu) {
     demand += account.active ? account.quota : 0;
   }
   if (quota.left_settles) {
-    for (Account& account : quota.left) set(account, idle.of(account));
+    quota.left.each([&](Account& account) { set(account, idle.of(account)); });
   }
   quota.shares_known = true;
   quota.scaled_as_noted = quota.scale_noted == kWholeGpu;

@@ -147,6 +147,23 @@ TEST(QuotaShares, OneMoreHasWhatItWouldHaveIfAllWereSharedOut) {
   });
 }
 
+// So it is worked out once for all tenants that are not active and ask for nothing but a ceiling.
+TEST(QuotaShares, OneMoreWithACeilingHasThatMuchOfWhatItWouldHaveWithout) {
+  for_seeds(1000, [](uint64_t seed) {
+    Dice dice(seed);
+    std::vector<Claim> claims;
+    int64_t reserved = 0;
+    for (const auto& [tenant, ask] : dice.asks(30)) {
+      claims.push_back({static_cast<int64_t>(ask.reserved) * 10'000, static_cast<int64_t>(ask.ceiling) * 10'000});
+      reserved += claims.back().reserved;
+    }
+    if (reserved > kWholeGpu - kRestLeast) return;  // reservations are scaled for one more
+    const int64_t most = share_beside(claims, {});
+    for (int64_t ceiling = 10'000; ceiling <= kWholeGpu; ceiling += 10'000)
+      EXPECT_EQ(share_beside(claims, {.ceiling = ceiling}), std::min(ceiling, most));
+  });
+}
+
 // Whoever lowers its own ceiling has no more than before, and nobody else has less.
 TEST(QuotaShares, ACeilingTakesAndNeverGives) {
   for_seeds(2000, [](uint64_t seed) {

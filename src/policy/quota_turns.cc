@@ -9,28 +9,28 @@
 
 namespace nvshare::policy {
 
-Exclusive::Exclusive(const Config& config, const Gpu& gpu) : rotates_(gpu.quota.mode == GpuMode::kRotation) {
+Exclusive::Exclusive(const Config& config, const Gpu& gpu) {
+  constexpr unsigned kTurns = bits_of(TenantSharing::kTurns), kTogether = bits_of(TenantSharing::kTogether);
+  constexpr unsigned kNode = bits_of(TenantSharing::kNode), kNodeFull = 1U << manner(false, false, TenantSharing::kNode);
+  if (gpu.quota.mode == GpuMode::kRotation) {
+    exclusive_ = kTurns | kNode | kTogether;
+    return;
+  }
   using InTurns = SchedulingMode::InTurns;
   switch (config.scheduling_mode.in_turns) {
     case InTurns::kNone:
+      exclusive_ = kTurns;
       return;
     case InTurns::kAll:
-      others_ = true;
+      exclusive_ = kTurns | kNode;
       return;
     case InTurns::kSaturating:
-      by_gaps_ = true;
+      exclusive_ = kTurns | kNodeFull;
       return;
     case InTurns::kAllWhereCeilingsPass100:
-      others_ = gpu.quota.over_asked;
+      exclusive_ = gpu.quota.over_asked ? kTurns | kNode : kTurns;
       return;
   }
-}
-
-Slices::Slices(const Config& config, const Gpu& gpu) : per_(gpu.quota.period) {
-  if (gpu.quota.mode == GpuMode::kRotation) return;
-  const SchedulingMode& mode = config.scheduling_mode;
-  fixed_ = config.scheduling_slice > 0 ? config.scheduling_slice : mode.slice_ms * kMillisecond;
-  if (mode.turns_of == SchedulingMode::TurnsOf::kWindow) per_ = window_of(config, gpu);
 }
 
 namespace {
@@ -308,18 +308,20 @@ void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stal
 
 // ---- turns ----
 
-// Those with the lock, in the order of tenants: where few have it they are not looked for among all.
-std::vector<Account*> accounts_that_hold(Gpu& gpu) {
-  std::vector<Account*> holding;
+// Those with the lock that take turns, in the order of tenants: where few have it they are not looked for among all.
+const std::vector<Account*>& accounts_that_hold(Gpu& gpu, const Exclusive& is_exclusive) {
+  std::vector<Account*>& holding = gpu.quota.changes.holding;
+  holding.clear();
   if (gpu.holders.size() < gpu.quota.accounts.size() / 8) {
     for (const auto& [grant, client] : gpu.holders) {
-      if (client->indexed.tenancy->account != nullptr) holding.push_back(client->indexed.tenancy->account);
+      Account* const account = client->indexed.tenancy->account;
+      if (account != nullptr && is_exclusive(*account)) holding.push_back(account);
     }
     std::sort(holding.begin(), holding.end(), [](const Account* a, const Account* b) { return a->tenant < b->tenant; });
     holding.erase(std::unique(holding.begin(), holding.end()), holding.end());
   } else {
     for (Account& account : gpu.quota.accounts) {
-      if (holds_any(account)) holding.push_back(&account);
+      if (holds_any(account) && is_exclusive(account)) holding.push_back(&account);
     }
   }
   return holding;
@@ -328,8 +330,7 @@ std::vector<Account*> accounts_that_hold(Gpu& gpu) {
 void hold_to_turns(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   const Exclusive is_exclusive(context.config(), gpu);
-  std::vector<Account*> holding = accounts_that_hold(gpu);
-  std::erase_if(holding, [&](const Account* account) { return !is_exclusive(*account); });
+  const std::vector<Account*>& holding = accounts_that_hold(gpu, is_exclusive);
   NextTurn holder;
   bool leaving = false, last_turn = false;
   for (Account* account : holding) {
@@ -381,10 +382,6 @@ void note_wakes(Gpu& gpu, Part part) {
 
 }  // namespace
 
-Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate) {
-  return Slices(config, gpu).half_band(account, rate);
-}
-
 static void settle_all(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (!quota.limited && quota.mode == GpuMode::kUnlimited) return;
@@ -418,10 +415,10 @@ static void settle_all(Context& context, Gpu& gpu) {
   };
   for (Account* account : held) hold_if_above(*account, looks);
   if (quota.left_settles) {
-    for (Account& account : quota.left) {
+    quota.left.each([&](Account& account) {
       if (is_at_ceiling(account)) hold_to_ceiling(context, gpu, account, true);
       hold_if_above(account, true);
-    }
+    });
   }
   hold_to_turns(context, gpu);
 }
@@ -466,7 +463,7 @@ static void watch_all(Context& context, Gpu& gpu) {
     if ((account->throttled || account->yields) && !account->slice.runs) watch(*account);
   }
   watch_idle(context, gpu);
-  const Account* const owner = quota.accounts.find(quota.owner);
+  const Account* const owner = quota.owners_account();
   if (owner == nullptr || !stays(*owner)) return;
   const bool exclusive_waits = std::any_of(gpu.waiting.begin(), gpu.waiting.end(), [&](const auto& entry) {
     const Account* account = entry.second->indexed.tenancy->account;
@@ -489,7 +486,7 @@ void watch_quota(Context& context, Gpu& gpu) {
 bool pass_over_blocked(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (!quota.limited || quota.owner == 0) return false;
-  const Account& owner = *quota.accounts.find(quota.owner);
+  const Account& owner = *quota.owners_account();
   const bool blocked = !blocks(context, owner) && waits(owner) && !any_client(gpu, owner.tenant, [](const Client& client) {
     return client.waits() && !cannot_have_it_soon(client.wait.reason);
   });

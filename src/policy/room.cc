@@ -85,19 +85,20 @@ uint64_t hash_of(ClientId client) {  // splitmix64
   return hash ^ (hash >> 31);
 }
 
-static void add(Sums& sums, const Sums& more, int64_t sign) {
-  sums.overhead_told += sign * more.overhead_told;
-  sums.overhead_untold += sign * more.overhead_untold;
-  sums.immovable += sign * more.immovable;
-  sums.needed += sign * more.needed;
-  sums.held_needed += sign * more.held_needed;
-  sums.charged += sign * more.charged;
-  sums.committed += sign * more.committed;
-  sums.evicting += sign * more.evicting;
-  sums.fixed += sign * more.fixed;
-  sums.moving += sign * more.moving;
-  sums.fixed_released += sign * more.fixed_released;
-  sums.moving_released += sign * more.moving_released;
+// What a client adds to them is another amount.
+static void change(Sums& sums, const Sums& from, const Sums& to) {
+  sums.overhead_told += to.overhead_told - from.overhead_told;
+  sums.overhead_untold += to.overhead_untold - from.overhead_untold;
+  sums.immovable += to.immovable - from.immovable;
+  sums.needed += to.needed - from.needed;
+  sums.held_needed += to.held_needed - from.held_needed;
+  sums.charged += to.charged - from.charged;
+  sums.committed += to.committed - from.committed;
+  sums.evicting += to.evicting - from.evicting;
+  sums.fixed += to.fixed - from.fixed;
+  sums.moving += to.moving - from.moving;
+  sums.fixed_released += to.fixed_released - from.fixed_released;
+  sums.moving_released += to.moving_released - from.moving_released;
 }
 
 static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& roles, int32_t sign) {
@@ -180,13 +181,12 @@ void find_slack_takers(Gpu& gpu, Bytes below, std::vector<Client*>& takers) {
 }
 
 void recount(Gpu& gpu, Client& client) {
-  const Bytes immovable_before = client.indexed.counted.immovable;
-  add(gpu.sums, client.indexed.counted, -1);
-  client.indexed.counted = counted_of(client);
+  Sums& counted = client.indexed.counted;
+  const Sums before = std::exchange(counted, counted_of(client));
+  change(gpu.sums, before, counted);
   if (gpu.touched.empty() || gpu.touched.back() != client.id) gpu.touched.push_back(client.id);
-  gpu.ceilings.due |= client.indexed.counted.immovable != immovable_before;
-  add(gpu.sums, client.indexed.counted, 1);
-  gpu.needs_most = std::max(gpu.needs_most, client.indexed.counted.needed - client.indexed.counted.immovable);
+  gpu.ceilings.due |= counted.immovable != before.immovable;
+  gpu.needs_most = std::max(gpu.needs_most, counted.needed - counted.immovable);
   set_roles(gpu, client, roles_of(client));
   note_slack(gpu, client, takes_slack(client), slack_of(client));
   note_waiting(gpu, client);
@@ -197,8 +197,7 @@ void recount(Client& client) {
 }
 
 void uncount(Gpu& gpu, Client& client) {
-  add(gpu.sums, client.indexed.counted, -1);
-  client.indexed.counted = {};
+  change(gpu.sums, std::exchange(client.indexed.counted, {}), {});
   forget_waiting(gpu, client);
   set_roles(gpu, client, {});
   note_slack(gpu, client, false, 0);
@@ -206,7 +205,7 @@ void uncount(Gpu& gpu, Client& client) {
 
 Sums sums_of(const Gpu& gpu) {
   Sums sums;
-  for (const auto& [id, client] : gpu.clients) add(sums, counted_of(client), 1);
+  for (const auto& [id, client] : gpu.clients) change(sums, {}, counted_of(client));
   return sums;
 }
 

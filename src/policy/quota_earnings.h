@@ -1,0 +1,112 @@
+// Compute limits: what accounts earn while time passes, and may save up. Private to quota.cc.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+
+inline void use_recently(Account& account, Instant now, Duration used) {
+  const int64_t index = now / kRecentWindow;
+  if (index != account.consumed.recent.index) {
+    account.consumed.recent.before = index == account.consumed.recent.index + 1 ? account.consumed.recent.newer : 0;
+    account.consumed.recent.newer = 0;
+    account.consumed.recent.index = index;
+  }
+  account.consumed.recent.newer += used;
+}
+
+// Its use over about the last kRecentWindow.
+inline Duration recent_use(const Account& account, Instant now) {
+  const int64_t index = now / kRecentWindow;
+  if (index > account.consumed.recent.index + 1) return 0;
+  const Duration newer = index == account.consumed.recent.index ? account.consumed.recent.newer : 0;
+  const Duration older = index == account.consumed.recent.index ? account.consumed.recent.before : account.consumed.recent.newer;
+  return newer + portion(older, (kRecentWindow - now % kRecentWindow) / (kRecentWindow / kWholeGpu));
+}
+
+// What tenants of a GPU earn in a time in which they want the GPU, or may save up. All of them in one go, so that what is the same for
+// all is worked out once.
+class Earnings {
+ public:
+  Earnings(const Earnings&) = delete;
+  Earnings& operator=(const Earnings&) = delete;
+  Earnings(const Config& config, const Gpu& gpu, Duration time, Instant now)
+      : time_(time),
+        now_(now),
+        window_(window_of(config, gpu)),
+        period_(gpu.quota.period),
+        windowed_(is_windowed(config, gpu)),
+        slices_(config, gpu) {}
+
+  // As often as there are accounts in most steps: what nearly all of them need is asked first.
+  [[gnu::always_inline]] void add_to(Account& account, bool wants) {
+    const Share& share = share_of(account.quota);
+    const Duration had = account.balance, grown = had + share.earned;
+    if (wants) {  // waiting for others it loses nothing that they owe it
+      account.balance = std::min(grown, std::max(had, 2 * share.of_window));
+    } else if (grown <= 0) {  // what bounds savings is above 0
+      account.balance = grown;
+    } else if (had < share.saved_up) {
+      account.balance = std::min(grown, std::max(had, saved_most(account, share)));
+    }
+    if (account.limit.has_ceiling()) add_to_ceiling(account, share);
+  }
+
+ private:
+  // What follows from a tenant's quota.
+  struct Share {
+    int64_t quota = -1;
+    Duration earned = 0, of_window = 0, of_period = 0;
+    Duration saved_up = 0;  // who has that much saves no more by itself
+    Duration slice = 0;
+  };
+
+  // Nearly all have one of a few: those that have no ceiling below it, the same one. So the last are kept.
+  const Share& share_of(int64_t quota) {
+    if (last_->quota == quota) return *last_;
+    last_ = &shares_[static_cast<uint64_t>(quota) * 0x9e3779b97f4a7c15U >> 61];
+    if (last_->quota != quota) work_out(*last_, quota);
+    return *last_;
+  }
+
+  [[gnu::noinline]] void work_out(Share& share, int64_t quota) const {
+    share = {quota, portion(time_, quota), portion(window_, quota), portion(period_, quota), 0, slices_.of(quota)};
+    share.saved_up = windowed_ ? 2 * share.of_window : std::max(share.of_window, share.of_period);
+  }
+
+  // The most that a tenant can have saved up by itself, for bursts no longer than those that it has had: a program that starts, or has only
+  // just begun, gets no advance.
+  Duration saved_most(const Account& account, const Share& share) const {
+    if (windowed_) return 2 * share.of_window;
+    const Duration burst = portion(window_, std::min(recent_use(account, now_), kRecentWindow) / (kRecentWindow / kWholeGpu));
+    return std::max(std::min(share.of_window, burst), share.of_period);
+  }
+
+  // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it runs
+  // again.
+  [[gnu::always_inline]] void add_to_ceiling(Account& account, const Share& share) const {
+    const Duration had = account.ceiling_balance;
+    const Duration owed = std::max(account.balance, percent_of(period_, account.limit.ceiling));
+    if (had >= owed && had >= share.slice / 2) return;  // which is more than half a band
+    const Duration less_owed = had + percent_of(time_, account.limit.ceiling);
+    if (less_owed <= owed) {
+      account.ceiling_balance = less_owed;
+      return;
+    }
+    const Duration half_band = portion(share.slice, kWholeGpu - account.limit.ceiling_rate()) / 2;  // as Slices has it
+    account.ceiling_balance = std::max(had, std::min(less_owed, std::max(owed, half_band)));
+  }
+
+  const Duration time_;
+  const Instant now_;
+  const Duration window_, period_;
+  const bool windowed_;
+  const Slices slices_;
+  std::array<Share, 8> shares_;  // by a hash of the quota
+  Share* last_ = &shares_[0];
+};
+
+}  // namespace nvshare::policy
