@@ -467,11 +467,13 @@ std::string encode(const StatusReport& report) {
   constexpr size_t kBytesOfOne = 1500;  // about, of a client or a tenant
   std::string line;
   line.reserve((report.clients.size() + report.tenants.size() + report.gpus.size() + 2) * kBytesOfOne);
-  JsonText text(line);
-  text.open();
-  text.field("ok", true);
-  each_field(report, text);
-  text.close();
+  {
+    JsonText text(line);
+    text.open();
+    text.field("\"ok\":", true);
+    each_field(report, text);
+    text.close();
+  }
   line += "\n";
   return line;
 }

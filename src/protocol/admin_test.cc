@@ -179,6 +179,25 @@ TEST(Admin, AStatusReportComesBackAsItWasSent) {
   EXPECT_EQ(decoded->tenants[0].kind, "run");
 }
 
+// Texts are looked at several bytes at a time, and written in pieces.
+TEST(Admin, AnyByteAnywhereInATextComesBack) {
+  StatusReport report;
+  for (int byte = 0; byte < 0x80; ++byte) {
+    for (size_t length = 1; length <= 17; ++length) {
+      for (size_t at = 0; at < length; ++at) {
+        std::string& program = report.clients.emplace_back().program;
+        program.assign(length, 'a');
+        program[at] = static_cast<char>(byte);
+      }
+    }
+  }
+  report.clients.emplace_back().program = std::string(100'000, 'b');
+  const auto decoded = decode_status(encode(report));
+  ASSERT_TRUE(decoded) << decoded.error().text;
+  ASSERT_EQ(decoded->clients.size(), report.clients.size());
+  for (size_t i = 0; i < report.clients.size(); ++i) ASSERT_EQ(decoded->clients[i].program, report.clients[i].program) << i;
+}
+
 TEST(Admin, AStatusReportIsJsonWhateverItSays) {
   StatusReport report;
   report.runtime_dir = "\"a\\b\"\n\t\x01{[,";

@@ -3,71 +3,132 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace nvshare::protocol {
 
-// Appends to a text. Values that NVSHARE_REPORT has declared have each_field().
+// Appends to a text, in pieces. Values that NVSHARE_REPORT has declared have each_field().
 class JsonText {
  public:
   explicit JsonText(std::string& text) : text_(text) {}
+  ~JsonText() { pass_on(); }
+  JsonText(const JsonText&) = delete;
+  JsonText& operator=(const JsonText&) = delete;
 
   // {"a":1,...: open() begins an object, field() adds to it, close() ends it.
-  void open() { text_ += '{'; }
-  void close() { text_ += '}'; }
-  template <typename Value>
-  void field(std::string_view name, const Value& value) {
-    if (text_.back() != '{') text_ += ',';
-    text_ += '"';
-    text_ += name;  // ours: nothing in it is to be escaped
-    text_ += "\":";
+  void open() {
+    put('{');
+    first_ = true;
+  }
+  void close() {
+    put('}');
+    first_ = false;
+  }
+  // `key`: "name": with its quotes and colon.
+  template <size_t size, typename Value>
+  void field(const char (&key)[size], const Value& value) {
+    static_assert(size < kRoom);
+    room_for(size);
+    if (!std::exchange(first_, false)) *at_++ = ',';
+    at_ = std::copy(key, key + size - 1, at_);
     add(value);
   }
 
  private:
-  void add(bool value) { text_ += value ? "true" : "false"; }
+  static constexpr size_t kPiece = 1 << 14, kRoom = 64;
+
+  void room_for(size_t bytes) {
+    if (static_cast<size_t>(piece_.data() + piece_.size() - at_) < bytes) pass_on();
+  }
+  void pass_on() {
+    text_.append(piece_.data(), at_);
+    at_ = piece_.data();
+  }
+  void put(char one) {
+    room_for(1);
+    *at_++ = one;
+  }
+  void put(std::string_view bytes) {
+    room_for(bytes.size());
+    if (bytes.size() <= piece_.size()) {
+      at_ = std::copy(bytes.begin(), bytes.end(), at_);
+    } else {
+      text_ += bytes;
+    }
+  }
+
+  // ASCII of which nothing is to be escaped. Eight bytes at a time: most texts are numbers of GPUs, which are long.
+  static bool is_plain(std::string_view text) {
+    constexpr uint64_t kOnes = 0x0101010101010101, kHighs = kOnes << 7;
+    const auto has = [](uint64_t bytes, uint64_t byte) {
+      const uint64_t others = bytes ^ kOnes * byte;
+      return (others - kOnes) & ~others & kHighs;
+    };
+    const auto is_odd = [&](uint64_t bytes) {
+      const uint64_t controls = (bytes - kOnes * 0x20) & ~bytes & kHighs;
+      return ((bytes & kHighs) | controls | has(bytes, '"') | has(bytes, '\\') | has(bytes, 0x7f)) != 0;
+    };
+    for (; text.size() >= sizeof(uint64_t); text.remove_prefix(sizeof(uint64_t))) {
+      uint64_t bytes = 0;
+      std::memcpy(&bytes, text.data(), sizeof bytes);
+      if (is_odd(bytes)) return false;
+    }
+    uint64_t bytes = kOnes * ' ';
+    std::memcpy(&bytes, text.data(), text.size());
+    return !is_odd(bytes);
+  }
+
+  void add(bool value) { put(value ? std::string_view("true") : std::string_view("false")); }
   template <std::integral Number>
   void add(Number value) {
-    char digits[24];
-    text_.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+    room_for(kRoom);
+    at_ = std::to_chars(at_, at_ + kRoom, value).ptr;
   }
   void add(double value) {
-    if (!std::isfinite(value)) {
-      text_ += "null";
-      return;
-    }
-    char digits[40];
-    const std::string_view shortest(digits, static_cast<size_t>(std::to_chars(digits, digits + sizeof digits, value).ptr - digits));
-    text_ += shortest;
-    if (shortest.find_first_of(".e") == std::string_view::npos) text_ += ".0";  // a reader tells it from a whole number
+    if (!std::isfinite(value)) return put("null");
+    room_for(kRoom);
+    char* const end = std::to_chars(at_, at_ + kRoom, value).ptr;
+    const bool whole = std::string_view(at_, static_cast<size_t>(end - at_)).find_first_of(".e") == std::string_view::npos;
+    at_ = end;
+    if (whole) put(".0");  // a reader tells it from a whole number
   }
   void add(const std::string& value) {
-    const auto is_plain = [](unsigned char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; };
-    if (std::all_of(value.begin(), value.end(), is_plain)) {
-      ((text_ += '"') += value) += '"';
+    if (is_plain(value)) {
+      put('"');
+      put(value);
+      put('"');
     } else {  // a program's name may be any bytes: what is not UTF-8 is shown as U+FFFD
-      text_ += nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      put(nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     }
   }
   template <typename Value>
   void add(const std::vector<Value>& values) {
-    text_ += '[';
+    put('[');
     for (const Value& value : values) {
-      if (&value != values.data()) text_ += ',';
+      if (&value != values.data()) put(',');
       add(value);
     }
-    text_ += ']';
+    put(']');
   }
   void add(const std::map<std::string, int64_t>& values) {
     open();
-    for (const auto& [name, value] : values) field(name, value);
+    for (const auto& [name, value] : values) {
+      if (!std::exchange(first_, false)) put(',');
+      add(name);
+      put(':');
+      add(value);
+    }
     close();
   }
   template <typename Report>
@@ -79,12 +140,15 @@ class JsonText {
   }
 
   std::string& text_;
+  std::array<char, kPiece> piece_;  // what is not in it yet
+  char* at_ = piece_.data();
+  bool first_ = true;  // nothing is in the object that was opened last
 };
 
 }  // namespace nvshare::protocol
 
 // At the namespace of a struct of plain fields: how it is read from JSON (fields may be missing), and written.
-#define NVSHARE_REPORT_FIELD(name) text.field(#name, report.name);
+#define NVSHARE_REPORT_FIELD(name) text.field("\"" #name "\":", report.name);
 #define NVSHARE_REPORT_FIELDS(...) NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NVSHARE_REPORT_FIELD, __VA_ARGS__))
 #define NVSHARE_REPORT(Type, ...)                                    \
   NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Type, __VA_ARGS__) \

@@ -48,9 +48,11 @@ void ChangeMarks::mark(StatusReport& report, uint64_t changes) {
   ++round_;
   for (ClientReport& client : report.clients) client.changed = see(clients_, client.id, looks_of(client), changes);
   for (TenantReport& tenant : report.tenants) tenant.changed = see(tenants_, tenant.id, looks_of(tenant), changes);
-  const auto has_left = [&](const auto& entry) { return entry.second.round != round_; };
-  std::erase_if(clients_, has_left);
-  std::erase_if(tenants_, has_left);
+  const auto forget_those_that_left = [&](Known& known, size_t there) {
+    if (known.size() > there) std::erase_if(known, [&](const auto& entry) { return entry.second.round != round_; });
+  };
+  forget_those_that_left(clients_, report.clients.size());
+  forget_those_that_left(tenants_, report.tenants.size());
 }
 
 // Copies only what is new: with hundreds of clients, copies of all of them took as long as the text that is sent.

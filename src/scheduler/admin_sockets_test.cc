@@ -95,7 +95,7 @@ TEST_F(AdminSocketsTest, AReaderThatTakesNothingIsLeftAfterAWhileAndOneThatIsSlo
   const FileDescriptor never = ask("long\n"), slow = ask("long\n");
   await_answer(never);
   std::string answer;
-  std::vector<char> part(1 << 20);
+  std::vector<char> part(1 << 18);
   while (answer.size() < line_->size()) {  // for longer than there is patience
     std::this_thread::sleep_for(std::chrono::milliseconds(40));
     const ssize_t got = recv(slow.get(), part.data(), part.size(), 0);

@@ -13,6 +13,7 @@
 #include "policy/policy.h"
 #include "protocol/messages.h"
 #include "scheduler/claims.h"
+#include "scheduler/hashed_map.h"
 #include "scheduler/memory_watch.h"
 
 namespace nvshare::scheduler {
@@ -74,41 +75,38 @@ struct RegisteredClient {
 
 class Clients {
  public:
-  using Map = std::map<policy::ClientId, RegisteredClient>;
+  using Map = HashedMap<policy::ClientId, RegisteredClient>::Map;
 
   // A process has one for each GPU.
   RegisteredClient& add(RegisteredClient client) {
     const policy::ClientId id = client.id;
     if (client.pid != 0) of_processes_[{client.pid, client.gpu}] = id;
-    return all_[id] = std::move(client);
+    return *all_.try_emplace(id).first = std::move(client);
   }
   void erase(policy::ClientId id) {
-    const auto at = all_.find(id);
-    if (at == all_.end()) return;
-    elsewhere_ -= at->second.elsewhere;
-    if (at->second.pid != 0) of_processes_.erase({at->second.pid, at->second.gpu});
-    all_.erase(at);
+    const RegisteredClient* client = find(id);
+    if (client == nullptr) return;
+    elsewhere_ -= client->elsewhere;
+    if (client->pid != 0) of_processes_.erase({client->pid, client->gpu});
+    all_.erase(id);
   }
 
   // Null: there is none.
-  RegisteredClient* find(policy::ClientId id) {
-    const auto at = all_.find(id);
-    return at == all_.end() ? nullptr : &at->second;
-  }
-  const RegisteredClient* find(policy::ClientId id) const { return const_cast<Clients*>(this)->find(id); }
+  RegisteredClient* find(policy::ClientId id) { return all_.find(id); }
+  const RegisteredClient* find(policy::ClientId id) const { return all_.find(id); }
   const RegisteredClient& at(policy::ClientId id) const { return all_.at(id); }
   const RegisteredClient* of_process(pid_t pid, policy::GpuId gpu) const {
     const auto at = of_processes_.find({pid, gpu});
     return at == of_processes_.end() ? nullptr : find(at->second);
   }
-  Map& all() { return all_; }  // to change clients, not which there are
-  const Map& all() const { return all_; }
+  Map& all() { return all_.in_order(); }  // to change clients, not which there are
+  const Map& all() const { return all_.in_order(); }
   // Swapped memory that lies in no segment, of all clients.
   int64_t elsewhere() const { return elsewhere_; }
   void set_elsewhere(RegisteredClient& client, int64_t bytes) { elsewhere_ += bytes - std::exchange(client.elsewhere, bytes); }
 
  private:
-  Map all_;
+  HashedMap<policy::ClientId, RegisteredClient> all_;
   std::map<std::pair<pid_t, policy::GpuId>, policy::ClientId> of_processes_;
   int64_t elsewhere_ = 0;
 };

@@ -6,17 +6,12 @@ namespace nvshare::scheduler {
 
 // ---- clients ----
 
-const HostLedger::Account* HostLedger::find(policy::ClientId client) const {
-  const auto at = accounts_.find(client);
-  return at != accounts_.end() ? &at->second : nullptr;
-}
-
 std::optional<HostLedger::Account> HostLedger::close(policy::ClientId client) {
-  const auto at = accounts_.find(client);
-  if (at == accounts_.end()) return std::nullopt;
-  count(client, at->second, -1);
-  std::optional<Account> closed = std::move(at->second);
-  accounts_.erase(at);
+  Account* const account = accounts_.find(client);
+  if (account == nullptr) return std::nullopt;
+  count(client, *account, -1);
+  std::optional<Account> closed = std::move(*account);
+  accounts_.erase(client);
   for (const auto& [id, segment] : closed->segments) client_of_.erase(id);
   return closed;
 }
@@ -87,7 +82,7 @@ void HostLedger::set_there(policy::ClientId client, SegmentId id) {
 
 std::string HostLedger::wrong_in_sums() const {
   HostLedger anew;
-  for (const auto& entry : accounts_) {
+  for (const auto& entry : accounts()) {
     const policy::ClientId client = entry.first;
     const Account& account = entry.second;
     anew.open(client, [&](Account& copy) {

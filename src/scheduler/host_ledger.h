@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "policy/policy.h"
+#include "scheduler/hashed_map.h"
 #include "scheduler/host_sums.h"
 #include "scheduler/unowned_segments.h"
 
@@ -74,20 +75,20 @@ class HostLedger {
   // What it was before, if it is here already, stays but for what `change` says.
   template <typename Change>
   void open(policy::ClientId client, Change change) {
-    const auto [at, is_new] = accounts_.try_emplace(client);
-    if (!is_new) count(client, at->second, -1);
-    change(at->second);
-    count(client, at->second, +1);
+    const auto [account, is_new] = accounts_.try_emplace(client);
+    if (!is_new) count(client, *account, -1);
+    change(*account);
+    count(client, *account, +1);
   }
-  const Account* find(policy::ClientId client) const;
+  const Account* find(policy::ClientId client) const { return accounts_.find(client); }
   // `change` may change all but the segments and their sums. Nothing happens if there is no such client.
   template <typename Change>
   void change(policy::ClientId client, Change change) {
-    if (accounts_.contains(client)) open(client, std::move(change));
+    if (find(client) != nullptr) open(client, std::move(change));
   }
   // Its segments are gone from the books with it.
   std::optional<Account> close(policy::ClientId client);
-  const std::map<policy::ClientId, Account>& accounts() const { return accounts_; }
+  const std::map<policy::ClientId, Account>& accounts() const { return accounts_.in_order(); }
   const std::set<policy::ClientId>& unanswered() const { return unanswered_; }
   const std::set<policy::ClientId>& missing() const { return missing_; }      // answered, and could not have all
   const std::set<policy::ClientId>& shrinking() const { return shrinking_; }  // asked to give something back, and its answer is awaited
@@ -114,7 +115,7 @@ class HostLedger {
 
   HostSums sums_;
   UnownedSegments unowned_{sums_};
-  std::map<policy::ClientId, Account> accounts_;
+  HashedMap<policy::ClientId, Account> accounts_;
   std::map<SegmentId, policy::ClientId> client_of_;
   // Indexes of the above.
   std::set<policy::ClientId> unanswered_, missing_, shrinking_;

@@ -78,13 +78,13 @@ int64_t MemoryLedger::leased_in(const Account& account, Part part) {
 }
 
 MemoryLedger::Account* MemoryLedger::account_of(ClientId client) {
-  auto key = keys_.find(client);
-  return key == keys_.end() ? nullptr : &accounts_.at(key->second);
+  const auto place = places_.find(client);
+  return place == places_.end() ? nullptr : place->second.account;
 }
 
 const MemoryLedger::Account* MemoryLedger::account_of(ClientId client) const {
-  auto key = keys_.find(client);
-  return key == keys_.end() ? nullptr : &accounts_.at(key->second);
+  const auto place = places_.find(client);
+  return place == places_.end() ? nullptr : place->second.account;
 }
 
 const MemoryLedger::Lessee* MemoryLedger::lessee_of(ClientId client) const {
@@ -98,7 +98,8 @@ MemoryLedger::Decisions MemoryLedger::join(const Member& member, Instant now) {
   Decisions decisions;
   const Key key{member.tenant, member.gpu};
   // What it holds already goes to nobody else in between.
-  if (const auto known = keys_.find(member.client); known == keys_.end() || known->second != key) decisions = leave(member.client, now);
+  if (const auto known = places_.find(member.client); known == places_.end() || known->second.key != key)
+    decisions = leave(member.client, now);
   Account& account = accounts_[key];
   account.lessees.erase(member.client);
   std::erase_if(account.asks, [&](const Ask& ask) { return ask.client == member.client; });
@@ -109,7 +110,7 @@ MemoryLedger::Decisions MemoryLedger::join(const Member& member, Instant now) {
   lessee.charged = member.charged;
   lessee.lease = std::clamp(member.lease, int64_t{0}, kUnlimited);
   lessee.silent = member.absent;
-  keys_[member.client] = key;
+  places_[member.client] = {key, &account};
   const int64_t limit = limit_in(account);
   const int64_t bound = bound_of(account, lessee, limit);
   if (bound == 0) {
@@ -128,10 +129,10 @@ MemoryLedger::Decisions MemoryLedger::join(const Member& member, Instant now) {
 
 MemoryLedger::Decisions MemoryLedger::leave(ClientId client, Instant now) {
   Decisions decisions;
-  auto at = keys_.find(client);
-  if (at == keys_.end()) return decisions;
-  const Key key = at->second;
-  keys_.erase(at);
+  const auto at = places_.find(client);
+  if (at == places_.end()) return decisions;
+  const Key key = at->second.key;
+  places_.erase(at);
   Account& account = accounts_.at(key);
   account.lessees.erase(client);
   account.news = true;
@@ -166,7 +167,7 @@ MemoryLedger::Decisions MemoryLedger::ask(ClientId client, uint64_t request, int
   ++account->asked;
   account->asks.push_back({client, request, std::clamp(bytes, int64_t{0}, kUnlimited), 0});
   settle(*account, now, decisions);
-  note_due(keys_.at(client));
+  note_due(places_.at(client).key);
   return decisions;
 }
 
@@ -184,7 +185,7 @@ MemoryLedger::Decisions MemoryLedger::returned(ClientId client, uint64_t recall,
     lessee.answered_round = lessee.recall_round;
   }
   settle(*account, now, decisions);
-  note_due(keys_.at(client));
+  note_due(places_.at(client).key);
   return decisions;
 }
 
@@ -196,7 +197,7 @@ MemoryLedger::Decisions MemoryLedger::taken(ClientId client, int64_t bytes, Inst
   lessee.lease = std::min(lessee.lease + bytes, kUnlimited);
   ++account->round;
   settle(*account, now, decisions);
-  note_due(keys_.at(client));
+  note_due(places_.at(client).key);
   return decisions;
 }
 
@@ -209,7 +210,7 @@ MemoryLedger::Decisions MemoryLedger::report(ClientId client, int64_t charged, I
   lessee.charged = charged;
   account->news = true;
   tell(*account, now, decisions);
-  note_due(keys_.at(client));
+  note_due(places_.at(client).key);
   return decisions;
 }
 
@@ -395,19 +396,16 @@ std::optional<MemoryLedger::View> MemoryLedger::view_of(TenantId tenant, GpuId g
   return at == accounts_.end() ? std::nullopt : std::optional(view_of(at->first, at->second));
 }
 
-int64_t MemoryLedger::limit_of(ClientId client) const {
+MemoryLedger::ClientView MemoryLedger::view_of(ClientId client) const {
   const Account* account = account_of(client);
-  return account == nullptr ? 0 : bound_of(*account, account->lessees.at(client), limit_in(*account));
+  if (account == nullptr) return {};
+  const Lessee& lessee = account->lessees.at(client);
+  return {bound_of(*account, lessee, limit_in(*account)), lessee.charged, lessee.lease};
 }
 
 int64_t MemoryLedger::lease_of(ClientId client) const {
   const Lessee* lessee = lessee_of(client);
   return lessee == nullptr ? 0 : lessee->lease;
-}
-
-int64_t MemoryLedger::charged_by(ClientId client) const {
-  const Lessee* lessee = lessee_of(client);
-  return lessee == nullptr ? 0 : lessee->charged;
 }
 
 int64_t MemoryLedger::charged_by_others(ClientId client) const {

@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -101,10 +102,16 @@ class MemoryLedger {
   // In the same order, from the one behind that tenant's on that GPU on.
   std::vector<View> view_after(const std::pair<TenantId, GpuId>& after, size_t most) const;
   std::optional<View> view_of(TenantId tenant, GpuId gpu) const;  // nullopt: it has no client there
-  bool knows(ClientId client) const { return keys_.count(client) > 0; }
-  int64_t limit_of(ClientId client) const;
+  bool knows(ClientId client) const { return places_.contains(client); }
+  // Of a client; all 0: it is not known.
+  struct ClientView {
+    int64_t limit = 0;  // 0 = none
+    int64_t charged = 0;
+    int64_t lease = 0;
+  };
+  ClientView view_of(ClientId client) const;
+  int64_t limit_of(ClientId client) const { return view_of(client).limit; }
   int64_t lease_of(ClientId client) const;
-  int64_t charged_by(ClientId client) const;
   // So that limit_of() less this less its own is what it could still have.
   int64_t charged_by_others(ClientId client) const;
 
@@ -174,8 +181,12 @@ class MemoryLedger {
   void note_due(const Key& key);
 
   std::map<Key, Account> accounts_;
-  std::map<ClientId, Key> keys_;
-  std::set<Key> due_;  // accounts with something that next_deadline() has to look at
+  struct Place {
+    Key key;
+    Account* account = nullptr;  // of that key
+  };
+  std::unordered_map<ClientId, Place> places_;  // to be looked up: thousands are, for each status
+  std::set<Key> due_;                           // accounts with something that next_deadline() has to look at
   uint64_t last_recall_ = 0;
   bool frozen_ = false;
 };

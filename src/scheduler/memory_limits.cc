@@ -132,7 +132,7 @@ void MemoryLimits::note_over_limit(policy::TenantId id, policy::GpuId gpu) {
 std::string MemoryLimits::users_of(policy::TenantId tenant, policy::GpuId gpu) const {
   std::vector<std::pair<int64_t, const RegisteredClient*>> users;
   for (const auto& [id, client] : at_.clients.all()) {
-    if (client.tenant == tenant && client.gpu == gpu) users.emplace_back(ledger_.charged_by(id), &client);
+    if (client.tenant == tenant && client.gpu == gpu) users.emplace_back(ledger_.view_of(id).charged, &client);
   }
   std::sort(users.begin(), users.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;

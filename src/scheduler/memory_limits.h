@@ -56,7 +56,10 @@ class MemoryLimits {
   void deadline_reached(policy::Instant now);
 
   void send_limit(const RegisteredClient& client) const;
-  void keep_lease(policy::ClientId client) { at_.known.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }
+  void keep_lease(policy::ClientId client) {
+    const MemoryLedger::ClientView held = ledger_.view_of(client);
+    at_.known.keep_lease(client, held.lease, held.charged);
+  }
   // Another GPU has its number from now on.
   void forget_gpu(policy::GpuId gpu) {
     std::erase_if(over_limit_, [&](const auto& key) { return key.second == gpu; });

@@ -65,15 +65,15 @@ admin::GpuReport report_of(const KnownGpu& gpu, const policy::GpuView* view) {
   return out;
 }
 
-admin::TenantReport report_of(const Tenant& tenant) {
-  const Job job = tenant.job.value_or(Job());
-  admin::TenantReport out;
+void report_of(const Tenant& tenant, admin::TenantReport& out) {
   out.id = tenant.id;
   out.name = tenant.name;
   out.kind = tenant.kind;
-  out.job = job.id;
-  out.user = job.user;
-  out.partition = job.partition;
+  if (tenant.job) {
+    out.job = tenant.job->id;
+    out.user = tenant.job->user;
+    out.partition = tenant.job->partition;
+  }
   out.gpu_memory_limit = tenant.memory_limit_in_force();
   out.priority = tenant.priority_in_force();
   out.ends = tenant.pod.ends;
@@ -85,7 +85,6 @@ admin::TenantReport report_of(const Tenant& tenant) {
   out.sharing = tenant.sharing_in_force();
   out.turn_most_ns = tenant.turns_in_force().most;
   out.root = tenant.root != 0 && start_time_of(tenant.root) == tenant.root_start_time ? tenant.root : 0;
-  return out;
 }
 
 void add_compute(const EngineParts& engine, const policy::GpuView& gpu, const ReportsOfTenants& reports) {
@@ -119,9 +118,9 @@ void add_usage(const EngineParts& engine, const policy::GpuView& gpu, const Repo
   }
 }
 
-admin::ClientReport report_of(const EngineParts& engine, const policy::ClientView& view, const std::string& gpu, policy::Instant now) {
+void report_of(const EngineParts& engine, const policy::ClientView& view, const std::string& gpu, policy::Instant now,
+               admin::ClientReport& out) {
   const RegisteredClient& client = engine.clients.at(view.client);
-  admin::ClientReport out;
   out.id = view.client;
   out.pid = client.pid;
   out.program = client.program;
@@ -140,9 +139,10 @@ admin::ClientReport report_of(const EngineParts& engine, const policy::ClientVie
   out.keeps_memory = client.keeps_memory;
   out.overhead = view.overhead;
   out.budget = view.budget;
-  out.gpu_memory_limit = engine.ledger.limit_of(view.client);
-  out.charged = engine.ledger.charged_by(view.client);
-  out.lease = std::min(engine.ledger.lease_of(view.client), MemoryLedger::kUnlimited);
+  const MemoryLedger::ClientView limits = engine.ledger.view_of(view.client);
+  out.gpu_memory_limit = limits.limit;
+  out.charged = limits.charged;
+  out.lease = std::min(limits.lease, MemoryLedger::kUnlimited);
   out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
   out.drainable = view.drainable;
   out.gang_gpus = view.gang_gpus;
@@ -159,7 +159,6 @@ admin::ClientReport report_of(const EngineParts& engine, const policy::ClientVie
   out.unmoved_total = view.unmoved_total;
   out.prefetched_total = view.prefetched_total;
   out.prefetched_in_vain_total = view.prefetched_in_vain_total;
-  return out;
 }
 
 std::string name_of(const EngineParts& engine, const policy::ClientView& view) {
@@ -257,7 +256,8 @@ void ReportInParts::add_clients(policy::Instant now) {
   std::vector<policy::ClientView> clients;
   if (is_still_there(gpus_[at_])) clients = policy::view_of_clients(engine_.steps.state(), view.gpu, after, kClientsAtOnce, now);
   for (policy::ClientView& client : clients) {
-    admin::ClientReport& report = report_.clients.emplace_back(report_of(engine_, client, gpu.uuid, now));
+    admin::ClientReport& report = report_.clients.emplace_back();
+    report_of(engine_, client, gpu.uuid, now, report);
     report.waiting_for = waiting_sentence(engine_, client, now);
     view.clients.push_back(std::move(client));
   }
@@ -268,7 +268,7 @@ void ReportInParts::add_tenants() {
   const std::map<std::string, Tenant>& all = engine_.tenants.all();
   auto at = any_tenant_ ? all.upper_bound(tenant_) : all.begin();
   for (size_t count = 0; at != all.end() && count < kTenantsAtOnce; ++at, ++count) {
-    report_.tenants.push_back(report_of(at->second));
+    report_of(at->second, report_.tenants.emplace_back());
     tenant_ = at->first;
     any_tenant_ = true;
   }
@@ -343,7 +343,8 @@ admin::StatusReport own_report(const EngineParts& engine, pid_t viewer, const st
   for (const policy::TenantId id : own) {
     const Tenant* tenant = engine.tenants.find(id);
     if (tenant == nullptr || (tenant->clients == 0 && tenant->root == 0)) continue;
-    admin::TenantReport& out = report.tenants.emplace_back(report_of(*tenant));
+    admin::TenantReport& out = report.tenants.emplace_back();
+    report_of(*tenant, out);
     out.job = 0;  // a process sees nothing of what the cluster knows of its job
     out.user = out.partition = {};
     out.root = tenant->root != 0 ? pid_as_seen_by(viewer, tenant->root) : 0;
@@ -357,7 +358,8 @@ admin::StatusReport own_report(const EngineParts& engine, pid_t viewer, const st
     out.total = out.real_total = engine.gpus[id].total;
     out.compute_mode = "unlimited";
     for (const policy::ClientView& client : view.clients) {
-      admin::ClientReport& said = report.clients.emplace_back(report_of(engine, client, out.uuid, now));
+      admin::ClientReport& said = report.clients.emplace_back();
+      report_of(engine, client, out.uuid, now, said);
       said.pid = pid_as_seen_by(viewer, engine.clients.at(client.client).pid);
       // In the policy's words, which know no names.
       said.waiting_for = client.waiting_for;
