@@ -192,7 +192,6 @@ class Node {
   void end(Program& program) { feed(TenantEnds{program.tenant, random_.chance(50)}); }
   void suspend(Program& program) { feed(TenantSuspended{program.tenant, random_.chance(40)}); }
   void set_turns(Program& program);
-  void idle(Program& program) { feed(ClientIdle{program.id, random_.amount(5 * kMillisecond)}); }
   void share(Program& program) { feed(ClientShares{program.id, random_.below(3), random_.chance(30)}); }
   void believe(Program& program) { feed(MemoryBelieved{program.id, program.memory}); }
   void use_foreign(Program& program) { feed(ForeignMemory{program.gpu, random_.amount(100) * kMiB}); }
@@ -233,11 +232,10 @@ class Node {
 };
 
 const std::vector<Node::Happening> Node::kHappenings = {
-    {350, &Node::change_memory}, {170, &Node::request},   {160, &Node::give_up},   {40, &Node::pause_or_resume},
-    {40, &Node::leave},          {40, &Node::limit},      {15, &Node::prioritize}, {5, &Node::end},
-    {4, &Node::suspend},         {6, &Node::set_turns},   {5, &Node::idle},        {3, &Node::share},
-    {4, &Node::believe},         {3, &Node::use_foreign}, {3, &Node::use_host},    {4, &Node::weigh},
-    {1, &Node::configure},
+    {350, &Node::change_memory}, {170, &Node::request}, {160, &Node::give_up},   {40, &Node::pause_or_resume},
+    {40, &Node::leave},          {40, &Node::limit},    {15, &Node::prioritize}, {5, &Node::end},
+    {4, &Node::suspend},         {6, &Node::set_turns}, {3, &Node::share},       {4, &Node::believe},
+    {3, &Node::use_foreign},     {3, &Node::use_host},  {4, &Node::weigh},       {1, &Node::configure},
 };
 
 Node::Node(uint64_t seed, const Options& options) : options_(options), random_(seed), state_(make_state(random_config(random_))) {

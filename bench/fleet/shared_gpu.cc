@@ -237,8 +237,7 @@ void SharedGpu::finish_burst(Client& client) {
   hooks_.burst({client.kind, static_cast<double>(now_ - client.wanted_at) / kSecond - client.burst_work / client.full_rate});
   if (client.last_phase && client.phase.idle <= 1e-6) return hooks_.finished(client.job);
   schedule(nanoseconds(client.phase.idle), What::kIdleOver, client);
-  if (client.waiters > 0) return schedule(kIdlePatience, What::kIdleTooLong, client);
-  feed(policy::ClientIdle{client.id, 0});
+  if (client.waiters > 0) schedule(kIdlePatience, What::kIdleTooLong, client);
 }
 
 void SharedGpu::handle(const GpuEvent& event, Nanoseconds now) {

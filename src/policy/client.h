@@ -209,7 +209,7 @@ struct Turn {
   Duration carried = 0;                  // of an interrupted turn that this one resumes
   std::optional<Instant> due_cap;        // passed a larger waiter: has to be gone by that one's turn
   std::optional<Instant> passing_since;  // it ended another's early
-  std::optional<Instant> idle_since;     // the client said that nothing runs
+  std::optional<Instant> idle_since;     // it pauses, or did so and has not said yet that it goes on
   Pause pause;
   bool interrupted = false;   // being dropped for a waking client, before its time
   Duration interruption = 0;  // work that the switch for which it is being dropped asks for (Switch::quantum)

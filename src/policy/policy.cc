@@ -163,12 +163,6 @@ Concerned take(Context& context, const MemoryBelieved& e) {
   return take_of(context, e.client, [&](Gpu& gpu, Client& client) { take_memory(gpu, client, e.memory); });
 }
 
-Concerned take(Context& context, const ClientIdle& e) {
-  return take_of(context, e.client, [&](Gpu&, Client& client) {
-    if (client.holds_lock()) client.turn.idle_since = std::max(context.now - e.idle, client.turn.granted_at);
-  });
-}
-
 Concerned take(Context& context, const ConfigChanged& e) {
   const Config former = std::exchange(context.state.config, e.config);
   quota_config_changed(context, former);

@@ -188,10 +188,6 @@ struct MemoryBelieved {
   ClientId client;
   Memory memory;
 };
-struct ClientIdle {
-  ClientId client;
-  Duration idle;
-};
 struct ConfigChanged {
   Config config;
 };
@@ -261,8 +257,8 @@ struct Tick {};  // the deadline of next_deadline has come
 
 using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, MemoryHeld,
                            LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed,
-                           MemoryBelieved, ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantSuspended,
-                           TenantTurns, ClientShares, ClientProgressed, AccountKept, Tick>;
+                           MemoryBelieved, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantSuspended, TenantTurns,
+                           ClientShares, ClientProgressed, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.

@@ -63,7 +63,7 @@ TEST_F(LimitsRest, NewsThatChangeNothingAreBilledWithTheNextStep) {
     a_has(4096 * kMiB - i * kMiB);
   }
   EXPECT_EQ(billed(1), 0) << "nothing asked for it";
-  take(ClientIdle{1, 0});
+  take(LockRequested{1});
   EXPECT_EQ(billed(1), 10 * kMsec);
   for (int i = 0; i < 100; ++i) {
     now_ += kMsec;

@@ -434,7 +434,6 @@ TEST_F(Step, FiguresWithoutABoundDoNotOverflow) {
   EXPECT_GT(liar.swapped_in_total, 0);
   EXPECT_EQ(gpu().bandwidth_in, 0) << "nobody asked for these movements";
   EXPECT_EQ(gpu().bandwidth_out, 0);
-  feed(ClientIdle{1, std::numeric_limits<Duration>::max()});
 }
 
 TEST_F(Step, ALiarMovesTheSpeedOfTheLinkOnlyAsFarAsItIsBelieved) {

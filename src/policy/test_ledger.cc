@@ -177,7 +177,6 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                    });
                  },
                  [&](const MemoryBelieved&) {},
-                 [&](const ClientIdle&) {},
                  [&](const ConfigChanged& e) { config_ = e.config; },
                  [&](const ComputeLimit& e) {
                    if (e.ceiling < 100 || e.reserved > 0) {

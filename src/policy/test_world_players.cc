@@ -57,11 +57,7 @@ void World::advance(Player& player) {
         sleeper.phases.pop_front();
         advance(sleeper);
       });
-      if (player.has_lock && player.contention > 0) {
-        release_when_idle(player);
-      } else if (player.has_lock) {
-        send(player, ClientIdle{player.id, 0});
-      }
+      if (player.has_lock && player.contention > 0) release_when_idle(player);
       return;
     case Phase::Kind::kGrow:
       if (player.has_lock && !ready) return;

@@ -118,8 +118,7 @@ Result<void> check(const Refused& message) {
 
 template <>
 Result<void> check(const LockReleased& message) {
-  return all_of([&] { return check_enumeration("reason", message.reason, ReleaseReason::kExiting); },
-                [&] { return check_at_most("drain_ns", message.drain_ns, kDurationNsMax); },
+  return all_of([&] { return check_enumeration("reason", message.reason, ReleaseReason::kNotDrained); },
                 [&] { return check_at_most("used_ns", message.used_ns, kDurationNsMax); }, [&] { return check_memory(message.memory); });
 }
 
@@ -153,11 +152,6 @@ Result<void> check(const SwapProgress& message) {
                 [&] { return check_flag("mistaken", message.mistaken); },
                 [&] { return check_at_most("elapsed_ns", message.elapsed_ns, kDurationNsMax); },
                 [&] { return check_memory(message.memory); });
-}
-
-template <>
-Result<void> check(const Idle& message) {
-  return check_at_most("idle_ns", message.idle_ns, kDurationNsMax);
 }
 
 template <>

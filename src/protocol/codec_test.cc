@@ -38,7 +38,6 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(good_released())),
       bytes_of(encode(MemUpdate{{30, 20, 10, 0, 25}, UINT64_MAX, 3, 0, 5, 6})),
       bytes_of(encode(good_progress())),
-      bytes_of(encode(Idle{5})),
       bytes_of(encode(Registered{1, {}, 2, 3, 4, 5, 6, 7, 8, 9, "1.2", 3, "train"})),
       bytes_of(encode(About{"1.2"})),
       bytes_of(encode(Refused{"no", 1, {}})),
@@ -114,9 +113,6 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kSwapProgress:
       outcome = check(decode<SwapProgress>(packet));
-      break;
-    case MessageType::kIdle:
-      outcome = check(decode<Idle>(packet));
       break;
     case MessageType::kRegistered:
       outcome = check(decode<Registered>(packet));
@@ -323,14 +319,14 @@ TEST(Codec, RefusesWrongLengths) {
 
 TEST(Codec, RefusesUnknownTypesAndVersions) {
   for (int type = 0; type < 65536; ++type) {
-    Idle idle{1};
-    Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &idle, sizeof idle);
-    bool eight_byte_payload = type == 2 || type == 6 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75 || type == 17 ||
-                              type == 34 || type == 80 || type == 20 || type == 84;
+    const ReqLock any{1};
+    Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &any, sizeof any);
+    bool eight_byte_payload = type == 2 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75 || type == 17 || type == 34 ||
+                              type == 80 || type == 20 || type == 84;
     EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
   }
-  EXPECT_FALSE(decode_any(encode(Idle{1}, 0).span()));
-  EXPECT_FALSE(decode_any(encode(Idle{1}, kVersionMax + 1).span()));
+  EXPECT_FALSE(decode_any(encode(ReqLock{1}, 0).span()));
+  EXPECT_FALSE(decode_any(encode(ReqLock{1}, kVersionMax + 1).span()));
 }
 
 TEST(Codec, NamesTheWrongField) {
@@ -343,7 +339,7 @@ TEST(Codec, NamesTheWrongField) {
             std::string::npos);
   EXPECT_NE(refusal(good_register(), [](Register& m) { std::memset(m.gpu_name, 'x', sizeof m.gpu_name); }).find("gpu_name"),
             std::string::npos);
-  EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.reason = 4; }).find("reason"), std::string::npos);
+  EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.reason = 3; }).find("reason"), std::string::npos);
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.resident = 11; }).find("resident"), std::string::npos);
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.unswappable = 11; }).find("unswappable"), std::string::npos);
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.allocated = UINT64_MAX; }).find("allocated"), std::string::npos);
@@ -451,8 +447,8 @@ TEST(Codec, AnEarlierVersionKnowsNothingOfLaterOnes) {
   ASSERT_FALSE(refused);
   EXPECT_STREQ(refused.error().text, "version 1 has no About");
 
-  EXPECT_TRUE(check_version(encode(Idle{1}, 1).span(), 1));
-  EXPECT_STREQ(check_version(encode(Idle{1}, 2).span(), 1).error().text, "Idle has version 2; this connection speaks 1");
+  EXPECT_TRUE(check_version(encode(ReqLock{1}, 1).span(), 1));
+  EXPECT_STREQ(check_version(encode(ReqLock{1}, 2).span(), 1).error().text, "ReqLock has version 2; this connection speaks 1");
   EXPECT_TRUE(check_version(encode(Refused{"no", 0, {}}, kVersionMin).span(), kVersionMax)) << "may come before any is agreed on";
 }
 
@@ -474,7 +470,7 @@ TEST(Codec, RefusesAPacketOfAnotherType) {
 
 TEST(Codec, AnOversizedPayloadGivesAnEmptyPacket) {
   std::byte large[kMessageBytesMax] = {};
-  EXPECT_EQ(encode(MessageType::kIdle, 1, large, sizeof large).length, 0u);
+  EXPECT_EQ(encode(MessageType::kReqLock, 1, large, sizeof large).length, 0u);
 }
 
 // What decodes must satisfy what the codec promises, whatever bytes came in.

@@ -46,11 +46,11 @@ void each_message(Visit visit) {
                      .reason = 2,
                      .reserved = {},
                      .idle_us = 0x01020304,
-                     .drain_ns = 0x1122334455,
+                     .reserved_too = 0x1122334455,
                      .used_ns = 0x66778899aa,
                      .memory = memory(),
                      .submissions = 0x334455});
-  visit(MemUpdate{.memory = memory(), .budget = k(1), .budget_sequence = k(2), .limit = k(3), .wanted = k(4), .request = k(5)});
+  visit(MemUpdate{.memory = memory(), .budget = k(1), .budget_sequence = k(2), .reserved = k(3), .wanted = k(4), .request = k(5)});
   visit(SwapProgress{.direction = 1,
                      .finished = 0,
                      .failed = 1,
@@ -62,7 +62,6 @@ void each_message(Visit visit) {
                      .elapsed_ns = 0x66778899aa,
                      .memory = memory(),
                      .unchanged = 0x7766554433});
-  visit(Idle{.idle_ns = 0x1122334455});
   visit(AskWhyWaiting{.question = k(1)});
   visit(AskHeadroom{.request = k(1), .bytes = 0x1122334455, .returned = 0x66778899aa});
   visit(HeadroomReturned{.recall = k(1), .bytes = 0x1122334455, .charged = 0x66778899aa});

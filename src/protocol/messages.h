@@ -69,7 +69,7 @@ enum class MessageType : uint16_t {
   kLockReleased = 3,
   kMemUpdate = 4,
   kSwapProgress = 5,
-  kIdle = 6,
+  // 6 is reserved: Idle, which nobody ever sent
   kAskWhyWaiting = 24,
   kAskHeadroom = 32,
   kHeadroomReturned = 33,
@@ -243,16 +243,16 @@ struct Drained {
   uint64_t attempt;  // of the last DropLock
 };
 
-enum class ReleaseReason : uint8_t { kDropped = 0, kEarly = 1, kNotDrained = 2, kExiting = 3 };
+enum class ReleaseReason : uint8_t { kDropped = 0, kEarly = 1, kNotDrained = 2 };
 
 struct LockReleased {
   Grant grant;
   uint8_t reason;  // ReleaseReason
   uint8_t reserved[3];
-  uint32_t idle_us;   // for so long before that the GPU had nothing to do for the client, as far as it knows; not billed as use
-  uint64_t drain_ns;  // from DropLock (or the decision to release early) to now
-  uint64_t used_ns;   // from the turn's first submission to the end of its last work, as the client saw it; 0 = nothing was submitted.
-                      // What else the turn lasted is not billed, as far as the scheduler believes it
+  uint32_t idle_us;       // for so long before that the GPU had nothing to do for the client, as far as it knows; not billed as use
+  uint64_t reserved_too;  // libraries of 0.2 and before say here how long the drain took
+  uint64_t used_ns;       // from the turn's first submission to the end of its last work, as the client saw it; 0 = nothing was submitted.
+                          // What else the turn lasted is not billed, as far as the scheduler believes it
   MemoryReport memory;
   // since version 3
   uint64_t submissions;  // in the turn, all of which have ended: how fast the client was beside others; 0 = it does not say
@@ -277,7 +277,7 @@ struct MemUpdate {
   MemoryReport memory;
   uint64_t budget;           // what the client holds itself to
   uint64_t budget_sequence;  // of the last budget it received
-  uint64_t limit;            // it enforces; 0 = none
+  uint64_t reserved;         // libraries of 0.2 and before say their limit here
   uint64_t wanted;           // more bytes than the budget allows that an allocation waits for; 0 = none, or the request is withdrawn
   uint64_t request;          // counts up with each wait; MemAvailable repeats it
 };
@@ -338,10 +338,6 @@ struct SwapProgress {
   MemoryReport memory;
   // since version 2
   uint64_t unchanged;  // bytes that left without a copy, because the host had one that was still true
-};
-
-struct Idle {
-  uint64_t idle_ns;  // how long nothing has run
 };
 
 // A thread of the program has waited for the GPU for long: for whom?

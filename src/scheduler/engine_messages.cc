@@ -54,10 +54,6 @@ void Engine::Incoming::operator()(const Drained& message) const {
   if (is_of_this_epoch(message.grant)) engine.apply(policy::Drained{client.id, message.grant.grant, message.attempt}, now);
 }
 
-void Engine::Incoming::operator()(const Idle& message) const {
-  engine.apply(policy::ClientIdle{client.id, static_cast<int64_t>(message.idle_ns)}, now);
-}
-
 void Engine::Incoming::operator()(const Progress& message) const { engine.take_progress(client, message, now); }
 
 // ---- memory ----

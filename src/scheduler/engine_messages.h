@@ -19,7 +19,6 @@ struct Engine::Incoming {
   void operator()(const protocol::Drained& message) const;
   void operator()(const protocol::MemUpdate& message) const;
   void operator()(const protocol::SwapProgress& message) const;
-  void operator()(const protocol::Idle& message) const;
   void operator()(const protocol::AskWhyWaiting& message) const;
   void operator()(const protocol::Progress& message) const;
   void operator()(const protocol::About& message) const;

@@ -81,7 +81,7 @@ inline void report_loaded(TestClient& client, const protocol::LockOk& lock, uint
 }
 inline void release(TestClient& client, const protocol::Grant& grant, uint64_t allocated, uint64_t resident,
                     protocol::ReleaseReason reason) {
-  client.send(protocol::LockReleased{grant, static_cast<uint8_t>(reason), {}, 0, 1000, 0, memory(allocated, resident)});
+  client.send(protocol::LockReleased{grant, static_cast<uint8_t>(reason), {}, 0, 0, 0, memory(allocated, resident)});
 }
 inline void obey_eviction(TestClient& client, uint64_t allocated) {
   auto evict = client.expect<protocol::Evict>();

@@ -338,7 +338,7 @@ void TestSession::take_lock(Client& client, const protocol::LockOk& lock) {
 }
 
 void TestSession::leave_turn(Client& client) {
-  say(client, protocol::LockReleased{*client.grant, 0, {}, 0, 1000, 1'000'000, memory_of(client)});
+  say(client, protocol::LockReleased{*client.grant, 0, {}, 0, 0, 1'000'000, memory_of(client)});
   client.grant.reset();
   client.runs = false;
   client.turn_at = now_;  // it waits from now on

@@ -82,7 +82,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryChanged, client, memory, budget, budget
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory, unmoved, ahead,
                                                 host_more)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryBelieved, client, memory)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientIdle, client, idle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, ceiling, reserved)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPriority, tenant, priority)
@@ -125,10 +124,11 @@ using Json = nlohmann::json;
 
 // In the order of policy::Event.
 constexpr const char* kEventNames[] = {
-    "GpuAppeared",   "ForeignMemory",  "HostMemory",     "ClientJoined", "ClientOverhead",   "ClientLeft",   "ClientMemoryFreed",
-    "MemoryHeld",    "LockRequested",  "LockReleased",   "LockPaused",   "LockResumed",      "Drained",      "DrainFailed",
-    "MemoryChanged", "SwapProgressed", "MemoryBelieved", "ClientIdle",   "ConfigChanged",    "ComputeLimit", "TenantPriority",
-    "TenantEnds",    "TenantPaused",   "TenantTurns",    "ClientShares", "ClientProgressed", "AccountKept",  "Tick"};
+    "GpuAppeared",       "ForeignMemory",  "HostMemory",    "ClientJoined",   "ClientOverhead", "ClientLeft",
+    "ClientMemoryFreed", "MemoryHeld",     "LockRequested", "LockReleased",   "LockPaused",     "LockResumed",
+    "Drained",           "DrainFailed",    "MemoryChanged", "SwapProgressed", "MemoryBelieved", "ConfigChanged",
+    "ComputeLimit",      "TenantPriority", "TenantEnds",    "TenantPaused",   "TenantTurns",    "ClientShares",
+    "ClientProgressed",  "AccountKept",    "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 // What traces of release 0.2 lack, as it was there.

@@ -52,7 +52,6 @@ std::vector<TraceEvent> day() {
       {7, policy::SwapProgressed{2, false, true, false, 1, 5, 6, all}},
       {8, policy::MemoryChanged{2, all, 13 * kGiB, 1, 0, 0}},
       {9, policy::MemoryBelieved{2, all}},
-      {9, policy::ClientIdle{2, 5}},
       {9, policy::MemoryHeld{7, 0, kGiB}},
       {10, policy::ComputeLimit{2, 40, 30}},
       {10, policy::TenantPriority{2, -3}},

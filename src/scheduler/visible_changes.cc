@@ -23,7 +23,6 @@ struct OfEvents {
   bool operator()(const policy::MemoryChanged&) const { return false; }
   bool operator()(const policy::SwapProgressed& event) const { return event.finished; }
   bool operator()(const policy::MemoryBelieved&) const { return false; }
-  bool operator()(const policy::ClientIdle&) const { return false; }
   bool operator()(const policy::ConfigChanged&) const { return true; }
   bool operator()(const policy::ComputeLimit&) const { return true; }
   bool operator()(const policy::TenantPriority&) const { return true; }

@@ -104,7 +104,7 @@ class Honest:
                 if then == "DropLock":
                     reason = DROPPED
                     break
-            self.say("LockReleased", reason=reason, drain_ns=1000, used_ns=5_000_000, **grant, **self.memory())
+            self.say("LockReleased", reason=reason, used_ns=5_000_000, **grant, **self.memory())
             self.turns += 1
             self.say("ReqLock", request=self.turns + 1)
         elif name == "Evict":

@@ -12,8 +12,8 @@ LAYOUTS = {
     "Register": "version_min:H version_max:H backend:B has_lock:B wants_lock:B asks_only:B gpu_uuid:16s gpu_total_bytes:Q memory_limit:Q"
     " client_id:Q lease:Q node_limit:Q pid:i gpu_ordinal:I memory:* gpu_name:64s program:64s",
     "ReqLock": "request:Q",
-    "LockReleased": "epoch:Q grant:Q reason:B reserved:3s idle_us:I drain_ns:Q used_ns:Q memory:* submissions:Q",
-    "MemUpdate": "memory:* budget:Q budget_sequence:Q limit:Q wanted:Q request:Q",
+    "LockReleased": "epoch:Q grant:Q reason:B reserved:3s idle_us:I reserved_too:Q used_ns:Q memory:* submissions:Q",
+    "MemUpdate": "memory:* budget:Q budget_sequence:Q reserved:Q wanted:Q request:Q",
     "SwapProgress": "direction:B finished:B failed:B reserved:5s id:Q moved:Q copied:Q elapsed_ns:Q memory:* unchanged:Q",
     "AskHeadroom": "request:Q bytes:Q returned:Q",
     "Registered": "spoken:H reserved:6s client_id:Q epoch:Q memory_limit:Q node_limit:Q lease:Q others_charged:Q memory_ceiling:Q"

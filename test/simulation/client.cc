@@ -148,7 +148,7 @@ void Client::carry_out(const turn::WatchIdle&) {
   mover_looks();
 }
 void Client::carry_out(const turn::SendMemory& effect) {
-  send(turn::memory_update(turn_, effect, report(), static_cast<uint64_t>(budget_), 0));
+  send(turn::memory_update(turn_, effect, report(), static_cast<uint64_t>(budget_)));
 }
 void Client::carry_out(const turn::AskHeadroom& effect) {
   const uint64_t returned = lease_.give_back(protocol::kLeaseMax);

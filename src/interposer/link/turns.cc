@@ -91,7 +91,7 @@ void Turns::carry_out(const turn::MemoryReportDue&) { memory_dirty_.store(true, 
 void Turns::carry_out(const turn::WakeLink&) { device_.link().wake(); }
 void Turns::carry_out(const turn::SendMemory& effect) {
   const protocol::MemoryReport memory = device_.memory().report();
-  device_.link().send(turn::memory_update(turn_, effect, memory, signs.budget(), device_.limit().bytes()));
+  device_.link().send(turn::memory_update(turn_, effect, memory, signs.budget()));
 }
 void Turns::carry_out(const protocol::LockReleased& message) {
   protocol::LockReleased full = message;

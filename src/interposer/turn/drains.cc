@@ -145,7 +145,6 @@ void check_drain(Turn& turn, const At& at) {
   protocol::LockReleased message{};
   message.grant = turn.grant;
   message.reason = static_cast<uint8_t>(ReleaseReason::kNotDrained);
-  message.drain_ns = static_cast<uint64_t>(lasted);
   at.send(turn, message);
 }
 

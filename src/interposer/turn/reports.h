@@ -12,14 +12,13 @@ inline void introduce(const Turn& turn, protocol::Register& hello) {
   hello.wants_lock = hello.has_lock == 0 && turn.wish.wanted ? 1 : 0;
 }
 
-// For SendMemory, with the memory and the budget as they stand, and the limit that is enforced.
-inline protocol::MemUpdate memory_update(const Turn& turn, const SendMemory& effect, const protocol::MemoryReport& memory, uint64_t budget,
-                                         uint64_t limit) {
+// For SendMemory, with the memory and the budget as they stand.
+inline protocol::MemUpdate memory_update(const Turn& turn, const SendMemory& effect, const protocol::MemoryReport& memory,
+                                         uint64_t budget) {
   protocol::MemUpdate update{};
   update.memory = memory;
   update.budget = std::max(budget, memory.resident);
   update.budget_sequence = turn.budget_sequence;
-  update.limit = limit;
   update.wanted = effect.wanted;
   update.request = turn.growth.request;
   return update;

@@ -260,7 +260,6 @@ void release(Turn& turn, const At& at, ReleaseReason reason) {
   message.grant = turn.grant;
   message.reason = static_cast<uint8_t>(reason);
   Instant work_ended = at.now;
-  message.drain_ns = static_cast<uint64_t>(at.now - turn.drain.started);
   if (reason == ReleaseReason::kEarly) {
     work_ended = idle.idle_since_ns();
     message.idle_us = static_cast<uint32_t>(std::clamp<int64_t>((at.now - work_ended) / 1000, 0, UINT32_MAX));

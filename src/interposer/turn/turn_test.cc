@@ -96,7 +96,6 @@ TEST(Turn, GoesFromAWishToItsRelease) {
   const auto released = turn.sent<protocol::LockReleased>();
   ASSERT_EQ(released.size(), 1U);
   EXPECT_EQ(released[0].grant.grant, 3U);
-  EXPECT_EQ(released[0].drain_ns, static_cast<uint64_t>(2 * kMs));
   EXPECT_EQ(released[0].used_ns, static_cast<uint64_t>(51 * kMs)) << "from the first use";
   EXPECT_EQ(turn.budget, 0U);
 }

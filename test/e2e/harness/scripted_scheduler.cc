@@ -90,6 +90,7 @@ void ScriptedScheduler::serve(int fd) {
     const int64_t due_ns = granted_at_ns_ + script_.drop_every.count() + script_.drop_spread.count() * (grants_ * 619 % 1000) / 1000;
     if ((drops && now_ns() >= due_ns) || (granted_ && !dropping_ && drop_asked_.exchange(false))) {
       dropping_ = true;
+      dropped_at_ns_ = now_ns();
       send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}, static_cast<uint64_t>(grants_), 0, {}});
     }
     pollfd readable{fd, POLLIN, 0};
@@ -179,8 +180,8 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     const auto reason = static_cast<ReleaseReason>(released->reason);
     if (reason != ReleaseReason::kNotDrained) end_pause(true);
     std::lock_guard lock(mutex_);
-    releases_.push_back(
-        {reason, now_ns() - granted_at_ns_, static_cast<int64_t>(released->drain_ns), static_cast<int64_t>(released->used_ns)});
+    const int64_t now = now_ns();
+    releases_.push_back({reason, now - granted_at_ns_, dropping_ ? now - dropped_at_ns_ : 0, static_cast<int64_t>(released->used_ns)});
     dropping_ = false;
     granted_ = reason == ReleaseReason::kNotDrained;
     granted_at_ns_ = now_ns();

@@ -40,8 +40,8 @@ class ScriptedScheduler {
   struct Release {
     protocol::ReleaseReason reason;
     int64_t held_ns;   // since the grant
-    int64_t drain_ns;  // as the program says
-    int64_t used_ns;   // as well
+    int64_t drain_ns;  // since it was asked to drop; 0: it was not
+    int64_t used_ns;   // as the program says
   };
 
   ScriptedScheduler(const std::string& runtime_directory, Script script);
@@ -81,6 +81,7 @@ class ScriptedScheduler {
   uint64_t segments_ = 0, lent_ = 0;  // of host memory
   bool granted_ = false;
   bool dropping_ = false;
+  int64_t dropped_at_ns_ = 0;
   bool paused_ = false;
   int64_t granted_at_ns_ = 0, paused_at_ns_ = 0, paused_used_ns_ = 0;
   std::mutex mutex_;
