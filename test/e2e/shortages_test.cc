@@ -306,7 +306,7 @@ TEST(Shortages, AWrongLimitLiftsNone) {
     expect_refused(each);
   }
   stage.stop_scheduler();
-  expect_refused({"NVSHARE_REQUIRE_SCHEDULER", "maybe", "accepted: 0, 1"});
+  expect_refused({"NVSHARE_REQUIRE_SCHEDULER", "maybe", "accepted: 0, wait, 1"});
   stage.expect_gpu_unharmed();
 }
 
