@@ -144,6 +144,22 @@ TEST(Limits, WithoutALimitAPauseIsNobodysConcern) {
   EXPECT_TRUE(scheduler.releases(ReleaseReason::kEarly).empty());
 }
 
+// It has done nothing for 0.7 s when others come to want its memory, which takes 0.3 s to move: it need not do nothing for that long again.
+TEST(Limits, WithoutALimitItsIdleTimeCountsFromItsOwnLastWait) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {});
+  Child& child = stage.start("bursts", {"bursts", "--work", "1000", "--pause", "1500000", "--rounds", "1"});
+  ASSERT_TRUE(stage.wait_until([&] { return scheduler.grants() == 1; }));
+  std::this_thread::sleep_for(700ms);
+  scheduler.contend(300'000'000);
+  stage.expect_success(child);
+  const auto released = scheduler.releases(ReleaseReason::kEarly);
+  ASSERT_EQ(released.size(), 1u);
+  EXPECT_GT(released[0].idle_ns, 500'000'000) << "0.3 s, had it begun to count when others came";
+  EXPECT_EQ(scheduler.problem(), "");
+  stage.expect_gpu_unharmed();
+}
+
 // Gaps of microseconds between pieces of work are none to give the GPU up for.
 TEST(Limits, ABusyProgramKeepsTheGpu) {
   Stage stage;

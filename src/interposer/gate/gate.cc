@@ -65,6 +65,7 @@ Mark* Gate::attach_thread() {
     do {
       mark->next = head;
     } while (!all_marks.compare_exchange_weak(head, mark, std::memory_order_seq_cst));
+    gate.marks_.fetch_add(1, std::memory_order_relaxed);
   }
   mark->leave_all();
   mark->thread.store(threads_so_far.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -114,7 +115,7 @@ bool Gate::quiesce(int64_t deadline_ns) {
   }
   for (Mark* mark = all_marks.load(std::memory_order_seq_cst); mark != nullptr; mark = mark->next) {
     int spins = 0;
-    while (static_cast<uint32_t>(mark->passes.load(std::memory_order_acquire)) != 0) {
+    while (mark->depth(std::memory_order_acquire) != 0) {
       if (now_ns() >= deadline_ns) return false;
       sleep_ns(spins++ < 20 ? 5'000 : 100'000);
     }

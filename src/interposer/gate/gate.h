@@ -19,16 +19,18 @@ class Pacer;
 
 // What one thread of the program has under way. Entries are never freed, only handed on to later threads.
 struct alignas(64) Mark {
+  static constexpr uint64_t kEnters = (uint64_t{1} << 32) + 1;  // of `passes`: one more, one deeper
+
+  // > 0: inside
+  uint32_t depth(std::memory_order order = std::memory_order_relaxed) const { return static_cast<uint32_t>(passes.load(order)); }
+  uint32_t entries() const { return static_cast<uint32_t>(passes.load(std::memory_order_relaxed) >> 32); }
+  void leave_all() { passes.store(passes.load(std::memory_order_relaxed) & ~uint64_t{UINT32_MAX}, std::memory_order_release); }
+
   std::atomic<uint64_t> passes{0};       // how often the owner came in, and how deep inside it is now; written by the owner only
   std::atomic<uint32_t> taken{0};        // belongs to a living thread
   std::atomic<uint64_t> thread{0};       // its number: no two threads ever have the same
   std::atomic<uint64_t> submissions{0};  // watched ones; written by the owner only
-
-  static constexpr uint64_t kEnters = (uint64_t{1} << 32) + 1;                                      // of `passes`: one more, one deeper
-  uint32_t depth() const { return static_cast<uint32_t>(passes.load(std::memory_order_relaxed)); }  // > 0: inside
-  uint32_t entries() const { return static_cast<uint32_t>(passes.load(std::memory_order_relaxed) >> 32); }
-  void leave_all() { passes.store(passes.load(std::memory_order_relaxed) & ~uint64_t{UINT32_MAX}, std::memory_order_release); }
-  Pacer* pacer = nullptr;  // of the owner; made when first needed
+  Pacer* pacer = nullptr;                // of the owner; made when first needed
   Mark* next = nullptr;
 };
 
@@ -89,8 +91,10 @@ class Gate {
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
-  // How often a thread came in so far, watched or not. Equal twice: nothing was submitted between.
+  // How often a thread came in so far, watched or not. Equal twice: nothing was submitted between. Looks at each mark.
   uint64_t entries() const;
+  // What looks at each mark is cheap: no more threads than that have submitted at a time.
+  bool has_few_marks() const { return marks_.load(std::memory_order_relaxed) <= kFewMarks; }
   // Some thread submits just now. A guess: only quiesce() is sure of it.
   bool busy() const;
 
@@ -107,6 +111,8 @@ class Gate {
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
+  static constexpr uint32_t kFewMarks = 32;
+
   static Mark* attach_thread();
   static void detach_thread(void* mark);
   static void make_key();
@@ -118,6 +124,7 @@ class Gate {
   uint32_t watchers_[2] GUARDED_BY(watch_mutex_) = {};  // of kWatched, kLimited
   std::atomic<uint32_t> flags_{0};
   std::atomic<uint32_t> waiting_{0};
+  std::atomic<uint32_t> marks_{0};
   std::atomic<uint32_t> closures_{0};
   std::atomic<void (*)(uint64_t)> thread_ends_{nullptr};
   std::atomic<bool> needs_fence_{true};

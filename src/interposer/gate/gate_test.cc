@@ -72,6 +72,26 @@ TEST(Gate, NothingLandsAfterTheDrain) {
   EXPECT_EQ(submitters.violations, 0u);
 }
 
+// Whether anybody watches or not, and however deep.
+TEST(Gate, CountsWhoComesIn) {
+  Mark* mark = Gate::mark();
+  const uint64_t before = gate.entries();
+  gate.enter(mark);
+  gate.enter(mark);
+  EXPECT_EQ(mark->depth(), 2u);
+  gate.leave(mark);
+  gate.leave(mark);
+  EXPECT_EQ(mark->depth(), 0u);
+  EXPECT_FALSE(gate.busy());
+  EXPECT_EQ(gate.entries(), before + 2);
+  std::thread([] {
+    Mark* other = Gate::mark();
+    gate.enter(other);  // and ends inside
+  }).join();
+  EXPECT_EQ(gate.entries(), before + 3) << "a thread that has ended counts";
+  EXPECT_FALSE(gate.busy());
+}
+
 // Without the closer's wait the same measurement must find submissions that land too late; otherwise the test above proves nothing.
 TEST(Gate, TheMeasurementSeesAViolation) {
   gate.initialise();

@@ -1,5 +1,6 @@
 // Waits for the GPU. They do what the driver does; the return of one tells that the program's work may have ended, which the swap engine
-// sees later, or looks for only when another program waits for the GPU (turn/idleness.h).
+// sees later, or looks for only when another program waits for the GPU (turn/idleness.h). In programs of very many threads it would cost
+// them too much, so there it is told only while a compute limit applies.
 #include "interposer/gate/gate.h"
 #include "interposer/generated/hooks.h"
 #include "interposer/symbols/real_driver.h"
@@ -12,7 +13,7 @@ namespace {
 template <auto Function, typename... Arguments>
 CUresult wait(Arguments... arguments) {
   const CUresult result = call_real<Function>(arguments...);
-  gate.waits.returned(now_ns(), [] { return gate.entries(); });
+  if (gate.has_few_marks() || (gate.flags() & Gate::kLimited) != 0) gate.waits.returned(now_ns(), [] { return gate.entries(); });
   return result;
 }
 

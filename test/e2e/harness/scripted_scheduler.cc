@@ -93,6 +93,9 @@ void ScriptedScheduler::serve(int fd) {
       dropped_at_ns_ = now_ns();
       send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}, static_cast<uint64_t>(grants_), 0, {}});
     }
+    if (const int64_t cost_ns = granted_ ? contend_cost_ns_.exchange(0) : 0; cost_ns > 0) {
+      send(fd, Contention{1, 1, static_cast<uint64_t>(cost_ns), 0, 0});
+    }
     pollfd readable{fd, POLLIN, 0};
     const int64_t patience_ns = std::clamp<int64_t>(drops ? due_ns - now_ns() : INT64_MAX, 0, kPoll_ns);
     const timespec patience{0, patience_ns};
@@ -181,7 +184,8 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     if (reason != ReleaseReason::kNotDrained) end_pause(true);
     std::lock_guard lock(mutex_);
     const int64_t now = now_ns();
-    releases_.push_back({reason, now - granted_at_ns_, dropping_ ? now - dropped_at_ns_ : 0, static_cast<int64_t>(released->used_ns)});
+    releases_.push_back({reason, now - granted_at_ns_, dropping_ ? now - dropped_at_ns_ : 0, static_cast<int64_t>(released->used_ns),
+                         int64_t{released->idle_us} * 1000});
     dropping_ = false;
     granted_ = reason == ReleaseReason::kNotDrained;
     granted_at_ns_ = now_ns();

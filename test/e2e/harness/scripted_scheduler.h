@@ -42,6 +42,7 @@ class ScriptedScheduler {
     int64_t held_ns;   // since the grant
     int64_t drain_ns;  // since it was asked to drop; 0: it was not
     int64_t used_ns;   // as the program says
+    int64_t idle_ns;   // the same: for how long it had done nothing
   };
 
   ScriptedScheduler(const std::string& runtime_directory, Script script);
@@ -50,6 +51,8 @@ class ScriptedScheduler {
   ScriptedScheduler& operator=(const ScriptedScheduler&) = delete;
 
   void drop() { drop_asked_ = true; }  // the lock, now
+  // Others want the GPU and its memory from now on, until it gives the lock up; to move that takes so long.
+  void contend(int64_t swap_cost_ns) { contend_cost_ns_ = swap_cost_ns; }
 
   std::vector<Release> releases();
   std::vector<Release> releases(protocol::ReleaseReason reason);
@@ -74,6 +77,7 @@ class ScriptedScheduler {
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> drop_asked_{false};
+  std::atomic<int64_t> contend_cost_ns_{0};  // 0: nobody wants it
   std::atomic<int> grants_{0};
   std::atomic<bool> came_with_lock_{false};
   uint64_t budget_sequence_ = 0;
