@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, deaths, interactive, mission, nvml_beside, programs, quota, servers, sharing_real, swap, trace
+from checks import calls, deaths, deaths_mps, interactive, mission, nvml_beside, programs, quota, servers, sharing_real, swap, trace
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -310,6 +310,17 @@ class Children(unittest.TestCase):
             result = run_check(config_in(folder), "skips", swap.swap_pair)
             self.assertEqual(result.state, "SKIP")
             self.assertRaises(Skip, config_in(folder).program, "probe")
+
+
+class DeathsUnderMps(unittest.TestCase):
+    def test_an_end_is_explained_by_a_strike_soon_before_and_its_error(self):
+        words = "cuStreamSynchronize returned 806"
+        self.assertTrue(deaths_mps.is_explained(100.0, 105.0, words, False))
+        self.assertFalse(deaths_mps.is_explained(100.0, 115.0, words, False))
+        self.assertFalse(deaths_mps.is_explained(None, 105.0, words, False))
+        self.assertFalse(deaths_mps.is_explained(100.0, 105.0, "cuMemAlloc returned 2", False))
+        self.assertFalse(deaths_mps.is_explained(100.0, 105.0, "cuLaunchKernel returned 999", False))
+        self.assertTrue(deaths_mps.is_explained(100.0, 105.0, "cuLaunchKernel returned 999", True))
 
 
 class Servers(unittest.TestCase):

@@ -192,14 +192,15 @@ def judge(result, shape, found, native, solo, link, setting):
     pairs = list(zip(found["requests"], native))
     out = [one["first_ms"] for one, _ in pairs if one["out"]]
     there = [one["first_ms"] for one, _ in pairs if one["came_mib"] == 0]
+    partly = [one["first_ms"] for one, _ in pairs if one["came_mib"] > 0 and not one["out"]]
     own = percentile([by_itself["first_ms"] for _, by_itself in pairs], 0.5)
     there_natively = [by_itself["first_ms"] for one, by_itself in pairs if one["came_mib"] == 0]
     load_ms = found["held"] / (link * 1e9) * 1e3
     tokens_s = len(pairs) * shape.tokens / max(max(one["end_s"] for one, _ in pairs) - pairs[0][0]["at_s"], 1e-9)
-    figures = {"out": summary(out), "there": summary(there), "natively": summary([by_itself["first_ms"] for _, by_itself in pairs]),
+    figures = {"out": summary(out), "partly out": summary(partly), "there": summary(there), "natively": summary([by_itself["first_ms"] for _, by_itself in pairs]),
                "there, natively": summary(there_natively), "held_bytes": found["held"], "load_ms_by_link": load_ms, "tokens_a_second": tokens_s}
     result.figure(f"times, {setting}", figures)
-    print(f"      skip_unchanged {setting}: out {json.dumps(figures['out'])}, there {json.dumps(figures['there'])}, "
+    print(f"      skip_unchanged {setting}: out {json.dumps(figures['out'])}, partly {json.dumps(figures['partly out'])}, there {json.dumps(figures['there'])}, "
           f"natively {json.dumps(figures['there, natively'])}")
     right = all(one["right"] and by_itself["right"] for one, by_itself in pairs)
     result.require(f"{setting}: answers as alone", right and found["first_tokens"] == solo["tokens"], "==", True)
