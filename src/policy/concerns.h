@@ -255,7 +255,7 @@ class HeldAnew {
   ~HeldAnew();
   HeldAnew(const HeldAnew&) = delete;
   HeldAnew& operator=(const HeldAnew&) = delete;
-  // Whom they are cannot be foretold: so no branch.
+  // Without a branch: no processor could predict it.
   void add(Account& account, bool held) {
     changes_.held[size_] = &account;
     size_ += held;
@@ -291,8 +291,8 @@ const char* name_of(GpuMode mode);  // view.cc
 Present count_present(const Config& config, const Gpu& gpu);
 void settle_quota(Context& context, Gpu& gpu);  // unless limits rest
 void watch_quota(Context& context, Gpu& gpu);   // when to look again
-// Which tenants take turns with others that do, of one GPU as it is now: asked of each account in most steps, hence without branches, which
-// could not be foretold.
+// Which tenants take turns with others that do, of one GPU as it is now: asked of each account in most steps, hence without branches: no
+// processor could predict them.
 class Exclusive {
  public:
   Exclusive(const Config& config, const Gpu& gpu);

@@ -57,7 +57,7 @@ class FirstPlaces {
 void rank_all(Quota& quota, const Exclusive& is_exclusive) {
   constexpr size_t kFirst = 2;  // whose turn begins now, and who comes after it
   Ranking& ranking = quota.changes.ranking;
-  // Most often they are whom they were, or nearly as far behind: so these are compared with first.
+  // Most often they are the same as before, or nearly as far behind: so these are compared with first.
   std::array<Account*, kFirst> former{};
   for (size_t i = 0; i < std::min(kFirst, ranking.first.size()); ++i) former[i] = ranking.first[i].account;
   FirstPlaces first(ranking.first, kFirst);

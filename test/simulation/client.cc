@@ -369,7 +369,7 @@ void Client::disconnected() {
   reconnect_at_ = now() + std::max(backoff_, kReconnectFirst);
 }
 
-// As link/client_messages.cc of the library has it.
+// As link/link_messages.cc of the library has it.
 struct Client::Incoming {
   Client& client;
   bool& taken;  // false: it is not for a client, or not for this one
