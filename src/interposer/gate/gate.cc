@@ -131,7 +131,8 @@ uint64_t Gate::submissions() const {
   return sum;
 }
 
-uint64_t Gate::entries() const {
+std::optional<uint64_t> Gate::entries(bool of_many) const {
+  if (!of_many && marks_.load(std::memory_order_relaxed) > kFewMarks) return std::nullopt;
   uint64_t sum = 0;
   for (Mark* mark = all_marks.load(std::memory_order_acquire); mark != nullptr; mark = mark->next) sum += mark->entries();
   return sum;

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "interposer/gate/program_waits.h"
 #include "interposer/sync.h"
@@ -91,10 +92,9 @@ class Gate {
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
-  // How often a thread came in so far, watched or not. Equal twice: nothing was submitted between. Looks at each mark.
-  uint64_t entries() const;
-  // What looks at each mark is cheap: no more threads than that have submitted at a time.
-  bool has_few_marks() const { return marks_.load(std::memory_order_relaxed) <= kFewMarks; }
+  // How often a thread came in so far, watched or not. Equal twice: nothing was submitted between. Looks at each mark; unless `of_many`,
+  // nullopt where more than kFewMarks threads have submitted at a time.
+  std::optional<uint64_t> entries(bool of_many) const;
   // Some thread submits just now. A guess: only quiesce() is sure of it.
   bool busy() const;
 

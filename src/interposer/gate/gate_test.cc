@@ -75,7 +75,7 @@ TEST(Gate, NothingLandsAfterTheDrain) {
 // Whether anybody watches or not, and however deep.
 TEST(Gate, CountsWhoComesIn) {
   Mark* mark = Gate::mark();
-  const uint64_t before = gate.entries();
+  const uint64_t before = *gate.entries(true);
   gate.enter(mark);
   gate.enter(mark);
   EXPECT_EQ(mark->depth(), 2u);
@@ -83,13 +83,33 @@ TEST(Gate, CountsWhoComesIn) {
   gate.leave(mark);
   EXPECT_EQ(mark->depth(), 0u);
   EXPECT_FALSE(gate.busy());
-  EXPECT_EQ(gate.entries(), before + 2);
+  EXPECT_EQ(*gate.entries(true), before + 2);
   std::thread([] {
     Mark* other = Gate::mark();
     gate.enter(other);  // and ends inside
   }).join();
-  EXPECT_EQ(gate.entries(), before + 3) << "a thread that has ended counts";
+  EXPECT_EQ(*gate.entries(true), before + 3) << "a thread that has ended counts";
   EXPECT_FALSE(gate.busy());
+}
+
+// Whoever asks often is not to look at very many threads' marks.
+TEST(Gate, CountsOfManyThreadsOnlyIfThatIsWorthIt) {
+  EXPECT_TRUE(gate.entries(false));
+  std::atomic<int> ready{0};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 40; ++i) {
+    threads.emplace_back([&] {
+      Gate::mark();
+      ++ready;
+      while (!done) std::this_thread::yield();
+    });
+  }
+  while (ready < 40) std::this_thread::yield();
+  EXPECT_FALSE(gate.entries(false));
+  EXPECT_TRUE(gate.entries(true));
+  done = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 // Without the closer's wait the same measurement must find submissions that land too late; otherwise the test above proves nothing.

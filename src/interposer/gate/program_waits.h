@@ -14,12 +14,11 @@ class ProgramWaits {
     uint64_t entries = 0;
   };
 
-  // One has just returned; `entries()` counts who came to the gate so far. One thread at a time notes it; others leave it.
-  template <typename Count>
-  void returned(int64_t at_ns, Count entries) {
+  // One returned then; `entries` counts who had come to the gate until after it. One thread at a time notes it; others leave it.
+  void returned(int64_t at_ns, uint64_t entries) {
     if (noting_.exchange(true, std::memory_order_acq_rel)) return;
     at_ns_.store(0, std::memory_order_seq_cst);
-    entries_.store(entries(), std::memory_order_seq_cst);
+    entries_.store(entries, std::memory_order_seq_cst);
     at_ns_.store(at_ns, std::memory_order_seq_cst);
     noting_.store(false, std::memory_order_release);
   }

@@ -13,7 +13,8 @@ namespace {
 template <auto Function, typename... Arguments>
 CUresult wait(Arguments... arguments) {
   const CUresult result = call_real<Function>(arguments...);
-  if (gate.has_few_marks() || (gate.flags() & Gate::kLimited) != 0) gate.waits.returned(now_ns(), [] { return gate.entries(); });
+  const int64_t at = now_ns();
+  if (const auto entries = gate.entries((gate.flags() & Gate::kLimited) != 0)) gate.waits.returned(at, *entries);
   return result;
 }
 

@@ -42,7 +42,7 @@ turn::Effects Turns::step(const Happening& what) {
   const ProgramWaits::Last waited = gate.waits.last();
   seen.waited_at = waited.at_ns;
   seen.waited_after = waited.entries;
-  seen.entries = gate.entries();
+  seen.entries = *gate.entries(true);
   seen.submitting = gate.busy();
   seen.waiting = gate.waiting() > 0;
   seen.capturing = device_.process().captures.capturing();
