@@ -18,14 +18,16 @@ bool same(const protocol::Grant& one, const protocol::Grant& other) { return one
 // The swap engine hears of it late: it wakes after the thread of the program that waits for the same, and begins to wait only after some
 // looks. Where nothing was submitted since the program's own wait returned, and the swap engine's ended with it, or was over as soon as it
 // began, the work had ended by then. Where others wait for memory, the looks may have begun long after: a program that has done nothing for
-// a while need not do nothing for as long once more.
+// a while need not do nothing for as long once more. What counts as at once is then a hundredth of what a switch costs, as that is how long
+// it is to have been idle: on a busy machine the shortest wait takes longer than a busy wait on an idle one.
 Instant end_of_work(const Turn& turn, const At& at, Instant waited_from) {
   constexpr int64_t kWakes_ns = 100'000, kAtOnce_ns = 50'000, kLate_ns = 500'000;
   const Seen& seen = at.seen;
   if (seen.waited_at == 0 || seen.waited_after != seen.entries || seen.waited_at > at.now) return at.now;
   const bool with_it = seen.waited_at >= waited_from && at.now - seen.waited_at <= kWakes_ns;
-  const bool lately = turn.idle.reason() == Idleness::Reason::kMemory || at.now - seen.waited_at <= kLate_ns;
-  const bool before = seen.waited_at < waited_from && at.now - waited_from <= kAtOnce_ns && lately;
+  const bool memory = turn.idle.reason() == Idleness::Reason::kMemory;
+  const int64_t at_once = memory ? std::max(kAtOnce_ns, turn.idle.terms().swap_cost_ns / 100) : kAtOnce_ns;
+  const bool before = seen.waited_at < waited_from && at.now - waited_from <= at_once && (memory || at.now - seen.waited_at <= kLate_ns);
   return with_it || before ? std::max(seen.waited_at, turn.opened_at) : at.now;
 }
 

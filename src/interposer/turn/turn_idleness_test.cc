@@ -231,6 +231,25 @@ TEST(TurnIdleness, AProgramThatHasDoneNothingForLongGivesTheGpuUpAtOnce) {
   }
 }
 
+// On a busy machine even a wait for nothing takes a while. What it may take follows from what the switch costs.
+TEST(TurnIdleness, AWaitForNothingThatTookAWhileIsNoWork) {
+  for (const int64_t cost : {2 * kMs, 400 * kMs}) {
+    TestTurn turn;
+    turn.bring_to(R);
+    turn.seen.waited_at = turn.now + kMs;
+    turn.seen.waited_after = turn.seen.entries = 9;
+    turn.now += 2000 * kMs;
+    turn.contend(1, 1, cost);
+    turn.take(turn.contention());
+    turn.take(IdleLook{});
+    const Instant asked = turn.now;
+    turn.now += kMs;
+    turn.take(WorkEnded{asked});
+    turn.take(IdleLook{});
+    EXPECT_EQ(turn->phase, cost == 400 * kMs ? D : R) << cost;
+  }
+}
+
 // It waited for one stream, and others' work ended only now.
 TEST(TurnIdleness, AProgramWhoseOtherWorkGoesOnHasNotBeenIdle) {
   TestTurn turn;
@@ -242,7 +261,7 @@ TEST(TurnIdleness, AProgramWhoseOtherWorkGoesOnHasNotBeenIdle) {
   turn.take(turn.contention());
   turn.take(IdleLook{});
   const Instant asked = turn.now;
-  turn.now += kMs;
+  turn.now += 5 * kMs;
   turn.take(WorkEnded{asked});
   turn.take(IdleLook{});
   EXPECT_EQ(turn->phase, R);
