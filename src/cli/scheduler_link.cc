@@ -41,14 +41,19 @@ bool clients_are_served(const std::string& runtime_directory) {
 std::optional<SchedulerLink> look_at(const std::string& runtime_directory) {
   SchedulerLink link;
   link.runtime_directory = runtime_directory;
-  if (auto admin = AdminConnection::open(runtime_directory)) {
-    link.admin = std::move(*admin);
-    return link;
-  } else {
-    link.admin_error = admin.error().text;
-  }
-  if (clients_are_served(runtime_directory)) return link;
-  return std::nullopt;
+  const auto has_admin = [&] {
+    auto admin = AdminConnection::open(runtime_directory);
+    if (admin) {
+      link.admin = std::move(*admin);
+    } else {
+      link.admin_error = admin.error().text;
+    }
+    return link.admin.has_value();
+  };
+  if (has_admin()) return link;
+  if (!clients_are_served(runtime_directory)) return std::nullopt;
+  has_admin();  // a scheduler that has just begun listens there before it does for clients
+  return link;
 }
 
 // Makes sure that the directory is there and ours alone: others could plant sockets in /tmp.

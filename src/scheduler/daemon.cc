@@ -132,10 +132,11 @@ Result<void> Daemon::open(const char* nvml_library) {
   options.hooks.ask_mps = [this](ConnectionId connection, const Peer& peer) { mps_->ask(connection, peer.pid, peer.uid); };
   options.hooks.client_joined = [this](uid_t user) { mps_->joined(user); };
 
-  Result<FileDescriptor> client_listener = runtime_dir_.listen_clients();
-  if (!client_listener) return client_listener.error();
+  // In this order: nvsharectl takes a scheduler that serves clients and no admin for one of which it sees only the clients' socket.
   Result<FileDescriptor> admin_listener = runtime_dir_.listen_admin();
   if (!admin_listener) return admin_listener.error();
+  Result<FileDescriptor> client_listener = runtime_dir_.listen_clients();
+  if (!client_listener) return client_listener.error();
   clients_ = std::make_unique<ClientSockets>(
       loop_, std::move(*client_listener),
       [this] {
