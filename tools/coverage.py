@@ -27,14 +27,16 @@ TESTS = (
 )
 
 
-def is_of_tests(name):
-    """Worlds and ledgers of tests stand beside what they test."""
-    return name.endswith(("_test.cc", "_world.cc", "_world.h")) or name.startswith("test_") or name.startswith("due_shares")
+def is_of_tests(path):
+    """Worlds and ledgers of tests stand beside what they test, or in testing/."""
+    name = os.path.basename(path)
+    return name.endswith("_test.cc") or name.startswith("test_") or "/testing/" in path
 
 
 def folder_of(path):
-    folder = os.path.dirname(path)
-    return folder if folder in FOLDERS and not is_of_tests(os.path.basename(path)) else None
+    """The one of FOLDERS that it is in, itself or in a folder below."""
+    folder = next((folder for folder in FOLDERS if path.startswith(folder + "/")), None)
+    return None if is_of_tests(path) else folder
 
 
 def run_test(build, test, *arguments):
@@ -88,7 +90,7 @@ def report(sources, least, shows):
         ran = sum(1 for each in files.values() for count in each.values() if count > 0)
         print(f"{folder:24} {ran:5} of {lines:5} lines  {percent(ran, lines):5.1f} %")
         enough = enough and percent(ran, lines) >= least
-        for source in sorted((ROOT / folder).glob("*.cc")):
+        for source in sorted((ROOT / folder).rglob("*.cc")):
             path = os.path.relpath(source, ROOT)
             if folder_of(path) and path not in files:
                 print(f"  {path}: no test has it")

@@ -88,7 +88,7 @@ def is_cpp(path):
 
 def is_test(path):
     name = os.path.basename(path)
-    return path.startswith("test/") or name.endswith(("_test.cc", "_test.h")) or name.startswith(("test_", "quota_world.")) or "/testing/" in path
+    return path.startswith("test/") or name.endswith(("_test.cc", "_test.h")) or name.startswith("test_") or "/testing/" in path
 
 
 def is_generated(text):

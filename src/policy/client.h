@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "policy/constants.h"
+#include "policy/limits/quota.h"
 #include "policy/policy.h"
-#include "policy/quota.h"
 
 namespace nvshare::policy {
 

@@ -2,7 +2,7 @@
 // below looks at the state as it is and moves it a step towards where it should be, so that no event needs a special path.
 #pragma once
 
-#include "policy/room.h"
+#include "policy/memory/room.h"
 
 namespace nvshare::policy {
 

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "policy/test_world.h"
+#include "policy/testing/test_world.h"
 
 namespace nvshare::policy::testing {
 namespace {

@@ -1,7 +1,7 @@
 // The mission's cases, one test each, played by clients on virtual time (test_world.h).
 #include <gtest/gtest.h>
 
-#include "policy/test_world.h"
+#include "policy/testing/test_world.h"
 
 namespace nvshare::policy::testing {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "policy/client.h"
 #include "policy/constants.h"
+#include "policy/limits/quota.h"
 #include "policy/policy.h"
-#include "policy/quota.h"
 
 namespace nvshare::policy {
 

@@ -1,7 +1,7 @@
 // Single steps: what one event does, looked at directly.
 #include <limits>
 
-#include "policy/test_step.h"
+#include "policy/testing/test_step.h"
 
 namespace nvshare::policy {
 namespace {

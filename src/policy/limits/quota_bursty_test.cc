@@ -1,0 +1,102 @@
+// Programs that work and pause many times a second under a compute limit, by the work that they get done: alone, and beside neighbours that
+// never pause. The programs hear of the end of their own work up to 40 us late.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
+
+#include "policy/testing/quota_world.h"
+
+namespace nvshare::policy::testing {
+namespace {
+
+struct Row {
+  Duration on, off;
+  int beside;
+  double due;  // percent; what it asks for, where that is less than its limit
+  double efficiency_together = 1;
+};
+
+void PrintTo(const Row& row, std::ostream* out) {
+  *out << row.on / kMsec << " ms of work, " << row.off / kMsec << " ms of pause, beside " << row.beside << ", together "
+       << row.efficiency_together;
+}
+
+constexpr int kLimit = 30;
+constexpr int kOfNeighbours = 60;
+constexpr Duration kSettles = 2 * kSeconds;
+constexpr Duration kLasts = 20 * kSeconds;
+
+class BurstyUnderLimits : public ::testing::TestWithParam<Row> {};
+
+TEST_P(BurstyUnderLimits, GetWhatTheirLimitSays) {
+  const Row& row = GetParam();
+  QuotaWorld world({}, 7);
+  world.seen_within = 40 * kUs;
+  world.efficiency_together = row.efficiency_together;  // of 1: what is missing is missing in the bill
+  world.limit(1, kLimit);
+  Job& job = world.add_bursty(1, row.on, row.off, 20 * kUs);
+  job.in_flight = 4 * kMsec;
+  for (int n = 0; n < row.beside; ++n) {
+    const TenantId tenant = 2 + static_cast<TenantId>(n);
+    world.limit(tenant, kOfNeighbours / row.beside);
+    world.add(tenant, n == 0 ? 20 * kUs : kMsec).in_flight = 4 * kMsec;
+  }
+  const auto of_neighbours = [&] {
+    double sum = 0;
+    for (int n = 0; n < row.beside; ++n) sum += world.work(2 + static_cast<TenantId>(n));
+    return sum;
+  };
+  world.run_for(kSettles);
+  const double own_before = world.work(1), others_before = of_neighbours();
+  world.run_for(kLasts);
+  ASSERT_EQ(world.broken(), std::nullopt) << world.describe();
+  const double own = 100 * (world.work(1) - own_before) / static_cast<double>(kLasts);
+  const double others = 100 * (of_neighbours() - others_before) / static_cast<double>(kLasts);
+  if (std::getenv("NVSHARE_TEST_SHOW") != nullptr)
+    std::cout << ::testing::PrintToString(row) << ": " << std::fixed << std::setprecision(2) << own << " of " << row.due << ", neighbours "
+              << others << "\n";
+  EXPECT_NEAR(own, row.due, 0.7) << world.describe();
+  EXPECT_GT(world.job(job.id).pauses, world.job(job.id).bursts * 8 / 10) << "it keeps the lock in its pauses, beside others as well";
+  if (row.beside > 0) {
+    EXPECT_GT(others, kOfNeighbours - 0.7);
+    EXPECT_LT(others, kOfNeighbours + 1.7) << "billed half while one that has ended its work has not said so";
+  }
+}
+
+// The driver's switching loses a tenth of what two get done together, as on an H100: neither of them is billed for that.
+INSTANTIATE_TEST_SUITE_P(CyclesThatLose, BurstyUnderLimits,
+                         ::testing::Values(Row{2 * kMsec, 2 * kMsec, 1, 30, 0.9}, Row{2 * kMsec, 2 * kMsec, 2, 30, 0.9},
+                                           Row{4 * kMsec, 4 * kMsec, 1, 30, 0.9}, Row{4 * kMsec, 4 * kMsec, 2, 30, 0.9},
+                                           Row{4 * kMsec, 4 * kMsec, 1, 30, 0.86}, Row{10 * kMsec, 10 * kMsec, 1, 30, 0.9},
+                                           Row{10 * kMsec, 10 * kMsec, 2, 30, 0.9}, Row{10 * kMsec, 10 * kMsec, 2, 30, 0.95}));
+
+// Of what it says that it did, when it was alone, ten times is no more believed than a quarter.
+TEST(BurstyUnderALimit, OneThatBoastsOfItsTurnsAloneGetsAQuarterMoreAtMost) {
+  QuotaWorld world({}, 7);
+  world.limit(1, kLimit);
+  Job& job = world.add_bursty(1, 4 * kMsec, 4 * kMsec, 20 * kUs);
+  job.in_flight = 4 * kMsec;
+  job.boasts = true;
+  world.limit(2, kOfNeighbours);
+  world.add(2, 20 * kUs).in_flight = 4 * kMsec;
+  world.run_for(kSettles);
+  const double before = world.work(1), neighbour_before = world.work(2);
+  world.run_for(kLasts);
+  ASSERT_EQ(world.broken(), std::nullopt) << world.describe();
+  EXPECT_LE(100 * (world.work(1) - before) / static_cast<double>(kLasts), 1.25 * kLimit);
+  EXPECT_NEAR(100 * (world.work(2) - neighbour_before) / static_cast<double>(kLasts), kOfNeighbours, 0.7);
+}
+
+// What is not here: 1 and 1 beside others (docs/known-gaps.md), and 3 and 7 beside others, which asks for less than its limit as soon as it
+// is slowed.
+INSTANTIATE_TEST_SUITE_P(Cycles, BurstyUnderLimits,
+                         ::testing::Values(Row{kMsec, kMsec, 0, 30}, Row{2 * kMsec, 2 * kMsec, 0, 30}, Row{2 * kMsec, 2 * kMsec, 1, 30},
+                                           Row{2 * kMsec, 2 * kMsec, 2, 30}, Row{4 * kMsec, 4 * kMsec, 0, 30},
+                                           Row{4 * kMsec, 4 * kMsec, 1, 30}, Row{4 * kMsec, 4 * kMsec, 2, 30},
+                                           Row{10 * kMsec, 10 * kMsec, 0, 30}, Row{10 * kMsec, 10 * kMsec, 1, 30},
+                                           Row{10 * kMsec, 10 * kMsec, 2, 30}, Row{3 * kMsec, 7 * kMsec, 0, 30}));
+
+}  // namespace
+}  // namespace nvshare::policy::testing
