@@ -83,7 +83,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Settings& settings, const ch
 Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
     : settings_(settings),
       runtime_dir_(std::move(runtime_dir)),
-      reports_([this] { return report(); }, [this](bool begins) { return part_of_report(begins); }),
+      reports_(loop_, [this](bool begins) { return part_of_report(begins); }),
       deadline_timer_(loop_, [this] { call_engine([this] { engine_->deadline_reached(monotonic_ns()); }); }),
       housekeeping_timer_(loop_,
                           [this] {
@@ -195,16 +195,15 @@ Result<void> Daemon::serve_http() {
 }
 
 Result<void> Daemon::serve_http(const HttpEndpoint::Options& options) {
-  auto endpoint = HttpEndpoint::serve(options, loop_,
-                                      [this](int64_t age_max_ns, uint64_t changes_min) { return reports_.fresh(age_max_ns, changes_min); });
+  auto endpoint = HttpEndpoint::serve(options, loop_, [this](int64_t age_max_ns, uint64_t changes_min, SharedReports::Then then) {
+    reports_.ask(age_max_ns, changes_min, std::move(then));
+  });
   if (!endpoint) return endpoint.error();
   if (options.metrics) spdlog::info("metrics at {}/metrics", (*endpoint)->url());
   if (options.page) spdlog::info("page at {}/", (*endpoint)->url());
   endpoints_.push_back(std::move(*endpoint));
   return {};
 }
-
-protocol::admin::StatusReport Daemon::report() { return complete(status_of(engine_->parts(), monotonic_ns())); }
 
 std::optional<protocol::admin::StatusReport> Daemon::part_of_report(bool begins) {
   const policy::Instant now = monotonic_ns();

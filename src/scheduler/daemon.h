@@ -48,7 +48,6 @@ class Daemon {
   void take_waiting_requests_about_jobs();
   Result<void> serve_http();
   Result<void> serve_http(const HttpEndpoint::Options& options);
-  protocol::admin::StatusReport report();
   std::optional<protocol::admin::StatusReport> part_of_report(bool begins);  // SharedReports::LookInParts
   protocol::admin::StatusReport complete(protocol::admin::StatusReport report);
   Result<void> check_that_a_gpu_is_free() const;
@@ -76,7 +75,7 @@ class Daemon {
   std::unique_ptr<ChangeWatch> change_watch_;
   protocol::admin::ChangeMarks change_marks_;
   AskPace turn_pace_;
-  std::unique_ptr<ReportInParts> report_in_parts_;  // for status_writer_
+  std::unique_ptr<ReportInParts> report_in_parts_;  // for reports_
   std::unique_ptr<AdminSockets> admin_;
   std::unique_ptr<NvmlMonitor> monitor_;
   Timer deadline_timer_;

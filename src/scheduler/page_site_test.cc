@@ -31,8 +31,9 @@ class PageSiteTest : public ::testing::Test {
     options.address = "127.0.0.1:0";
     options.page = true;
     options.page_token = token;
-    auto endpoint = HttpEndpoint::serve(
-        options, loop_, [this](int64_t age_max_ns, uint64_t changes_min) { return reports_.fresh(age_max_ns, changes_min); });
+    auto endpoint = HttpEndpoint::serve(options, loop_, [this](int64_t age_max_ns, uint64_t changes_min, SharedReports::Then then) {
+      reports_.ask(age_max_ns, changes_min, std::move(then));
+    });
     ASSERT_TRUE(endpoint) << endpoint.error().text;
     endpoint_ = std::move(*endpoint);
     report_.version = "1.2.3";
@@ -70,11 +71,11 @@ class PageSiteTest : public ::testing::Test {
   EventLoop loop_;
   protocol::admin::StatusReport report_;
   std::atomic<int> looks_ = 0;
-  SharedReports reports_{[this] {
+  SharedReports reports_{loop_, [this](bool begins) -> std::optional<protocol::admin::StatusReport> {
+                           if (begins) return std::nullopt;  // it is made in two parts
                            ++looks_;
                            return report_;
-                         },
-                         nullptr};
+                         }};
   std::unique_ptr<HttpEndpoint> endpoint_;
   std::thread thread_;
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/log.h"
+
 namespace nvshare::scheduler {
 namespace {
 
@@ -17,7 +19,7 @@ ReportDesk::Report ReportDesk::fresh(int64_t age_max_ns, uint64_t changes_min) {
   changes_min_ = wanted_ ? std::max(changes_min_, changes_min) : changes_min;
   if (look_ && !std::exchange(wanted_, true)) {
     ++wishes_;
-    loop_.post([desk = shared_from_this()] { desk->make_report(); });
+    loop_.post([desk = shared_from_this()] { desk->ask_for_report(); });
   }
   // Also what is older than age_max_ns by the time that this thread runs again is new enough.
   const auto is_granted = [this, mine = wishes_]() REQUIRES(mutex_) { return granted_ >= mine; };
@@ -25,7 +27,7 @@ ReportDesk::Report ReportDesk::fresh(int64_t age_max_ns, uint64_t changes_min) {
   return look_ && is_granted() ? report_ : nullptr;
 }
 
-void ReportDesk::make_report() {
+void ReportDesk::ask_for_report() {
   Look look;
   int64_t age_max_ns = 0;
   uint64_t changes_min = 0, wish = 0;
@@ -38,10 +40,14 @@ void ReportDesk::make_report() {
     wanted_ = false;  // also where the report fails: the next viewer asks anew
   }
   if (!look) return;
-  Report report = look(age_max_ns, changes_min);
+  look(age_max_ns, changes_min, [desk = shared_from_this(), wish](const Result<Report>& report) { desk->take(report, wish); });
+}
+
+void ReportDesk::take(const Result<Report>& report, uint64_t wish) {
+  if (!report) spdlog::error("no report for viewers: {}", report.error().text);
   {
     Lock lock(mutex_);
-    report_ = std::move(report);
+    report_ = report ? *report : nullptr;
     granted_ = wish;
   }
   changed_.notify_all();

@@ -17,7 +17,8 @@ namespace nvshare::scheduler {
 class ReportDesk : public std::enable_shared_from_this<ReportDesk> {
  public:
   using Report = SharedReports::Report;
-  using Look = std::function<Report(int64_t age_max_ns, uint64_t changes_min)>;  // SharedReports::fresh, on the loop's thread
+  using Look =
+      std::function<void(int64_t age_max_ns, uint64_t changes_min, SharedReports::Then)>;  // SharedReports::ask, on the loop's thread
 
   static std::shared_ptr<ReportDesk> open(EventLoop& loop, Look look) {
     return std::shared_ptr<ReportDesk>(new ReportDesk(loop, std::move(look)));
@@ -36,7 +37,9 @@ class ReportDesk : public std::enable_shared_from_this<ReportDesk> {
 
  private:
   ReportDesk(EventLoop& loop, Look look) : loop_(loop), look_(std::move(look)) {}
-  void make_report();  // on the loop's thread
+  // On the loop's thread.
+  void ask_for_report();
+  void take(const Result<Report>& report, uint64_t wish);
 
   EventLoop& loop_;
   std::atomic<uint64_t> changes_ = 0;

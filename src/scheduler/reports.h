@@ -64,7 +64,7 @@ class ReportInParts {
   std::pair<policy::TenantId, policy::GpuId> limits_of_{};  // the last that are in the report; none has these numbers
 };
 
-// The same at once.
+// The same at once: for tests, and the simulation.
 protocol::admin::StatusReport status_of(const EngineParts& engine, policy::Instant now);
 
 // What a process is told of these tenants, which are its own. Nothing of other tenants is in it. `viewer`: the process.

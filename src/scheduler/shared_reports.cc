@@ -38,35 +38,44 @@ SharedReport::Text SharedReport::text(uint64_t since) const {
   return found->text;
 }
 
-bool SharedReports::serves(const Report& report, int64_t age_max_ns, uint64_t changes_min) const {
+bool SharedReports::serves(const Report& report, int64_t age_max_ns, uint64_t changes_min) {
   return report && report->report().changes >= changes_min && monotonic_ns() - report->taken_at() <= age_max_ns;
 }
 
-SharedReports::Report SharedReports::fresh(int64_t age_max_ns, uint64_t changes_min) {
-  if (serves(latest_, age_max_ns, changes_min)) return latest_;
-  const int64_t now = monotonic_ns();
-  return made(look_(), now);
+void SharedReports::ask(int64_t age_max_ns, uint64_t changes_min, Then then) {
+  if (serves(latest_, age_max_ns, changes_min)) return then(latest_);
+  waiting_.push_back({age_max_ns, changes_min, std::move(then)});
+  if (served_.empty() && waiting_.size() == 1) loop_.post([this] { begin(); });
 }
 
-SharedReports::Report SharedReports::in_parts(bool begins, int64_t age_max_ns, uint64_t changes_min) {
-  if (begins) {
-    if (serves(latest_, age_max_ns, changes_min)) return latest_;
-    parts_begun_at_ = part_ended_at_ = monotonic_ns();
+void SharedReports::begin() {
+  if (waiting_.empty() || !served_.empty()) return;
+  served_ = std::exchange(waiting_, {});
+  begun_at_ = part_ended_at_ = monotonic_ns();
+  go_on(true);
+}
+
+void SharedReports::go_on(bool begins) {
+  try {
+    const int64_t began = monotonic_ns(), until = began + (began - part_ended_at_) / kTimeOfOthers;
+    std::optional<protocol::admin::StatusReport> report = look_(begins);
+    while (!report && monotonic_ns() < until) report = look_(false);
+    part_ended_at_ = monotonic_ns();
+    if (!report) return loop_.post([this] { go_on(false); });
+    note_what_is_written();
+    replace(latest_, std::make_shared<const SharedReport>(std::move(*report), begun_at_));
+  } catch (const std::exception& problem) {
+    return give(error_format("an error of the scheduler's own: %.200s", problem.what()));
   }
-  const int64_t began = monotonic_ns(), until = began + (began - part_ended_at_) / kTimeOfOthers;
-  std::optional<protocol::admin::StatusReport> report = look_in_parts_(begins);
-  while (!report && monotonic_ns() < until) report = look_in_parts_(false);
-  part_ended_at_ = monotonic_ns();
-  return report ? made(std::move(*report), parts_begun_at_) : nullptr;
+  give(latest_);
 }
 
-// What was made at once while this one was made in parts is newer, and stays the latest.
-SharedReports::Report SharedReports::made(protocol::admin::StatusReport report, int64_t taken_at) {
-  Report made = std::make_shared<const SharedReport>(std::move(report), taken_at);
-  if (latest_ && latest_->taken_at() > taken_at) return made;
-  note_what_is_written();
-  replace(latest_, made);
-  return made;
+void SharedReports::give(const Result<Report>& report) {
+  for (Asker& asker : std::exchange(served_, {})) {
+    asker.then(report);
+  }
+  // Those that came meanwhile; the latest one may do for some by now.
+  for (Asker& asker : std::exchange(waiting_, {})) ask(asker.age_max_ns, asker.changes_min, std::move(asker.then));
 }
 
 void SharedReports::note_what_is_written() {

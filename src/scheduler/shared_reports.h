@@ -10,9 +10,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
+#include "base/result.h"
 #include "protocol/admin.h"
+#include "scheduler/event_loop.h"
 
 namespace nvshare::scheduler {
 
@@ -46,39 +49,50 @@ class SharedReport {
   mutable std::map<uint64_t, std::shared_ptr<Entry>> texts_ GUARDED_BY(mutex_);  // by what they are since
 };
 
-// Where they are made. The loop's thread alone.
+// Where they are made: in parts, so that clients are served in between. At most a fifth of the time goes into it, but no less however many
+// clients there are to be served. The loop's thread alone.
 class SharedReports {
  public:
   using Report = std::shared_ptr<const SharedReport>;
-  using Look = std::function<protocol::admin::StatusReport()>;
   // The next part of a report, of a new one where `begins`. Nullopt: it is not complete yet.
   using LookInParts = std::function<std::optional<protocol::admin::StatusReport>(bool begins)>;
+  using Then = std::function<void(const Result<Report>&)>;  // an error: of the scheduler's own
 
-  SharedReports(Look look, LookInParts look_in_parts) : look_(std::move(look)), look_in_parts_(std::move(look_in_parts)) {}
+  SharedReports(EventLoop& loop, LookInParts look) : loop_(loop), look_(std::move(look)) {}
+  SharedReports(const SharedReports&) = delete;
+  SharedReports& operator=(const SharedReports&) = delete;
 
   // `take` gets the reports that nobody is to be given any more, instead of their end here: with thousands of clients that takes a while.
   void hand_former_to(std::function<void(Report)> take) { take_former_ = std::move(take); }
 
-  // The latest one, if it is at most `age_max_ns` old and its StatusReport::changes are at least `changes_min`; else one that is made now.
-  Report fresh(int64_t age_max_ns, uint64_t changes_min);
-  // As fresh(), but one that is made now is made in parts, so that clients are served in between: at most a fifth of the time goes into
-  // it, but no less however many clients there are to be served. Null: it is not complete, and the next call is not to begin another.
-  Report in_parts(bool begins, int64_t age_max_ns, uint64_t changes_min);
+  // The latest one, if it is at most `age_max_ns` old and its StatusReport::changes are at least `changes_min`, and `then` is called from
+  // within; else one that begins from now on and serves all that have asked by then. As old as its beginning.
+  void ask(int64_t age_max_ns, uint64_t changes_min, Then then);
   // One like that whose whole text is written, if there is one: not always the latest. Null: there is none.
   Report written(int64_t age_max_ns, uint64_t changes_min);
 
  private:
-  bool serves(const Report& report, int64_t age_max_ns, uint64_t changes_min) const;
+  struct Asker {
+    int64_t age_max_ns;
+    uint64_t changes_min;
+    Then then;
+  };
 
+  static bool serves(const Report& report, int64_t age_max_ns, uint64_t changes_min);
+
+  void begin();  // one for all that wait
+  void go_on(bool begins);
+  void give(const Result<Report>& report);
   void note_what_is_written();
   void replace(Report& report, Report by);
-  Report made(protocol::admin::StatusReport report, int64_t taken_at);
 
-  const Look look_;
-  const LookInParts look_in_parts_;
+  EventLoop& loop_;
+  const LookInParts look_;
   std::function<void(Report)> take_former_;
-  int64_t parts_begun_at_ = 0, part_ended_at_ = 0;
-  Report latest_;   // taken
+  std::vector<Asker> waiting_;  // for the next one
+  std::vector<Asker> served_;   // by the one that is being made
+  int64_t begun_at_ = 0, part_ended_at_ = 0;
+  Report latest_;
   Report written_;  // the latest that was seen to have its whole text
 };
 

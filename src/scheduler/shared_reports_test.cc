@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,13 +22,40 @@ constexpr int64_t kLongNs = 60'000'000'000;
 class SharedReportsTest : public ::testing::Test {
  protected:
   ~SharedReportsTest() override {
-    if (!thread_.joinable()) return;
     loop_.post([this] { loop_.stop(); });
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
+  }
+  void run_loop() {
+    if (!thread_.joinable()) thread_ = std::thread([this] { loop_.run(); });
+  }
+  // `call` on the loop's thread, waited for.
+  void on_loop(const Callback& call) {
+    run_loop();
+    std::promise<void> done;
+    loop_.post([&] {
+      call();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+  // What such an asker gets; null: an error.
+  SharedReports::Report fresh(int64_t age_max_ns, uint64_t changes_min) {
+    run_loop();
+    std::promise<SharedReports::Report> got;
+    loop_.post([&] {
+      reports_.ask(age_max_ns, changes_min,
+                   [&](const Result<SharedReports::Report>& report) { got.set_value(report ? *report : nullptr); });
+    });
+    return got.get_future().get();
+  }
+  SharedReports::Report written() {
+    SharedReports::Report report;
+    on_loop([&] { report = reports_.written(kLongNs, 0); });
+    return report;
   }
   // What such askers, that come together, are answered with.
   std::vector<SharedReport::Text> ask(StatusWriter& writer, const std::vector<StatusWriter::Wish>& wishes) {
-    if (!thread_.joinable()) thread_ = std::thread([this] { loop_.run(); });
+    run_loop();
     std::vector<SharedReport::Text> texts(wishes.size());
     size_t open = wishes.size();
     std::promise<void> done;
@@ -54,15 +82,13 @@ class SharedReportsTest : public ::testing::Test {
   int parts_ = 1;  // of which a report is made that is made in parts
   int part_ = 0;
   int64_t part_ns_ = 0;  // that one takes
-  SharedReports reports_{[this] {
-                           ++looks_;
-                           return report_;
-                         },
-                         [this](bool begins) -> std::optional<protocol::admin::StatusReport> {
+  bool fails_ = false;
+  SharedReports reports_{loop_, [this](bool begins) -> std::optional<protocol::admin::StatusReport> {
                            part_ = begins ? 1 : part_ + 1;
                            for (const int64_t until = monotonic_ns() + part_ns_; monotonic_ns() < until;) {
                            }
                            if (part_ < parts_) return std::nullopt;
+                           if (fails_) throw std::runtime_error("as the test wants it");
                            ++looks_;
                            return report_;
                          }};
@@ -71,20 +97,20 @@ class SharedReportsTest : public ::testing::Test {
 
 TEST_F(SharedReportsTest, OneServesAllThatMayHaveIt) {
   report_.changes = 7;
-  const SharedReports::Report first = reports_.fresh(0, 0);
-  EXPECT_EQ(reports_.fresh(kLongNs, 7), first);
+  const SharedReports::Report first = fresh(0, 0);
+  EXPECT_EQ(fresh(kLongNs, 7), first);
   EXPECT_EQ(looks_, 1);
-  EXPECT_NE(reports_.fresh(0, 7), first) << "this one wants it new";
+  EXPECT_NE(fresh(0, 7), first) << "this one wants it new";
   EXPECT_EQ(looks_, 2);
   change();
-  EXPECT_EQ(reports_.fresh(kLongNs, 9)->report().changes, 9u) << "this one knows of a change";
+  EXPECT_EQ(fresh(kLongNs, 9)->report().changes, 9u) << "this one knows of a change";
   EXPECT_EQ(looks_, 3);
 }
 
 TEST_F(SharedReportsTest, ATextIsWrittenOnce) {
   report_.changes = 7;
   change();
-  const SharedReports::Report report = reports_.fresh(0, 0);
+  const SharedReports::Report report = fresh(0, 0);
   EXPECT_FALSE(report->is_written());
   std::vector<SharedReport::Text> texts(8);
   std::vector<std::thread> threads;
@@ -99,42 +125,65 @@ TEST_F(SharedReportsTest, ATextIsWrittenOnce) {
   EXPECT_EQ(report->text(8), texts[0]) << "past the bound all of it";
 }
 
-TEST_F(SharedReportsTest, WhatIsMadeInPartsIsAsOldAsItsBeginningAndReplacesNothingNewer) {
-  parts_ = 3;
+// Nobody who asks while one is made is given that one, unless it may be so old.
+TEST_F(SharedReportsTest, WhatIsMadeInPartsIsAsOldAsItsBeginning) {
+  parts_ = 4;
   report_.changes = 7;
-  const auto rest = [this] {
-    SharedReports::Report report;
-    while (!report) report = reports_.in_parts(false, 0, 0);
-    return report;
+  std::vector<SharedReports::Report> got(3);
+  int open = 3;
+  std::promise<void> done;
+  const auto ask = [&](size_t who, int64_t age_max_ns) {
+    reports_.ask(age_max_ns, 7, [&, who](const Result<SharedReports::Report>& report) {
+      got[who] = report ? *report : nullptr;
+      if (--open == 0) done.set_value();
+    });
   };
-  EXPECT_EQ(reports_.in_parts(true, 0, 0), nullptr);
-  const int64_t then = monotonic_ns();
-  const SharedReports::Report first = rest();
-  EXPECT_LT(first->taken_at(), then);
-  EXPECT_EQ(reports_.in_parts(true, kLongNs, 7), first) << "it serves others";
-  EXPECT_EQ(reports_.in_parts(true, 0, 0), nullptr);
-  const SharedReports::Report whole = reports_.fresh(0, 0);
-  EXPECT_NE(rest(), whole) << "who began it has it";
-  EXPECT_EQ(reports_.fresh(kLongNs, 0), whole);
+  int64_t asked_at = 0;
+  run_loop();
+  loop_.post([&] {
+    ask(0, 0);
+    loop_.post([&] {  // it has begun
+      asked_at = monotonic_ns();
+      ask(1, 0);
+      ask(2, kLongNs);
+    });
+  });
+  done.get_future().wait();
+  EXPECT_LT(got[0]->taken_at(), asked_at);
+  EXPECT_GE(got[1]->taken_at(), asked_at);
+  EXPECT_EQ(got[2], got[0]);
+  EXPECT_EQ(looks_, 2);
+}
+
+TEST_F(SharedReportsTest, AReportThatFailsFailsForThoseItWasMadeForAndNobodyElse) {
+  parts_ = 2;
+  fails_ = true;
+  StatusWriter writer(loop_, reports_);
+  EXPECT_EQ(fresh(0, 0), nullptr);
+  const auto texts = ask(writer, {{}, {7, kLongNs, 0}});
+  EXPECT_NE(texts[0]->find("as the test wants it"), std::string::npos) << *texts[0];
+  EXPECT_EQ(*texts[1], *texts[0]);
+  fails_ = false;
+  EXPECT_NE(fresh(0, 0), nullptr);
 }
 
 TEST_F(SharedReportsTest, AReportThatWasReplacedIsHandedOver) {
   std::vector<SharedReports::Report> former;
-  reports_.hand_former_to([&](SharedReports::Report report) { former.push_back(std::move(report)); });
-  const SharedReports::Report first = reports_.fresh(0, 0);
+  on_loop([&] { reports_.hand_former_to([&](SharedReports::Report report) { former.push_back(std::move(report)); }); });
+  const SharedReports::Report first = fresh(0, 0);
   first->text(0);
-  ASSERT_EQ(reports_.written(kLongNs, 0), first);
-  const SharedReports::Report second = reports_.fresh(0, 0);
-  EXPECT_EQ(reports_.written(kLongNs, 0), first) << "whose text is still good";
+  ASSERT_EQ(written(), first);
+  const SharedReports::Report second = fresh(0, 0);
+  EXPECT_EQ(written(), first) << "whose text is still good";
   EXPECT_EQ(former, (std::vector{first})) << "as the latest";
   second->text(0);
-  EXPECT_EQ(reports_.written(kLongNs, 0), second);
+  EXPECT_EQ(written(), second);
   EXPECT_EQ(former, (std::vector{first, first}));
 }
 
 TEST_F(SharedReportsTest, AWriterKeepsNoReportThatWasReplaced) {
   StatusWriter writer(loop_, reports_);
-  const std::weak_ptr<const SharedReport> first = reports_.fresh(0, 0);
+  const std::weak_ptr<const SharedReport> first = fresh(0, 0);
   ask(writer, {{}});
   ask(writer, {{}});
   for (int waited = 0; !first.expired() && waited < 1000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -142,14 +191,24 @@ TEST_F(SharedReportsTest, AWriterKeepsNoReportThatWasReplaced) {
 }
 
 TEST_F(SharedReportsTest, AReportIsMadeInFewerPartsWhereOthersTakeLong) {
-  parts_ = 1'000'000;
+  parts_ = 2'000;
   part_ns_ = 100'000;
-  EXPECT_EQ(reports_.in_parts(true, 0, 0), nullptr);
-  EXPECT_EQ(part_, 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const int64_t began = monotonic_ns();
-  EXPECT_EQ(reports_.in_parts(false, 0, 0), nullptr);
-  EXPECT_GE(monotonic_ns() - began, 5'000'000);
+  int turns_of_others = 0;
+  bool is_done = false;
+  std::promise<void> done;
+  const Callback other = [&] {
+    if (is_done) return done.set_value();
+    ++turns_of_others;
+    std::this_thread::sleep_for(std::chrono::milliseconds(8));
+    loop_.post(other);
+  };
+  loop_.post([&] {
+    reports_.ask(0, 0, [&](const Result<SharedReports::Report>&) { is_done = true; });
+    loop_.post(other);
+  });
+  run_loop();
+  done.get_future().wait();
+  EXPECT_LE(turns_of_others, 150) << "of 2,000 parts some 20 are made beside each of them";
 }
 
 TEST_F(SharedReportsTest, OthersAreServedWhileAWriterHasAReportMade) {
@@ -212,7 +271,7 @@ TEST_F(SharedReportsTest, AWriterAnswersViewersOneAfterTheOtherAndOthersAtOnce) 
       });
     }
   });
-  thread_ = std::thread([this] { loop_.run(); });
+  run_loop();
   done.get_future().wait();
   EXPECT_EQ(order, "sovovovo");
 }

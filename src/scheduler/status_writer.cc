@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "protocol/admin.h"
@@ -11,10 +10,7 @@
 namespace nvshare::scheduler {
 namespace {
 
-StatusWriter::Text failed(const std::exception& problem) {
-  return std::make_shared<const std::string>(
-      protocol::admin::encode_error(std::string("an error of the scheduler's own: ") + problem.what()));
-}
+StatusWriter::Text text_of(const Error& error) { return std::make_shared<const std::string>(protocol::admin::encode_error(error.text)); }
 
 }  // namespace
 
@@ -56,27 +52,26 @@ void StatusWriter::begin() {
   answer_by_what_is_written();
   if (waiting_.empty()) return;
   served_ = std::exchange(waiting_, {});
-  look_on(true);
-}
-
-void StatusWriter::look_on(bool begins) {
-  std::set<uint64_t> sinces;
   Wish all = served_.front().wish;
   for (const Asker& asker : served_) {
-    sinces.insert(asker.wish.since);
     all.age_max_ns = std::min(all.age_max_ns, asker.wish.age_max_ns);
     all.changes_min = std::max(all.changes_min, asker.wish.changes_min);
   }
-  try {
-    SharedReports::Report report = reports_.in_parts(begins, all.age_max_ns, all.changes_min);
-    if (!report) return loop_.post([this] { look_on(false); });
-    Lock lock(mutex_);
-    report_ = std::move(report);
-    sinces_ = std::move(sinces);
-  } catch (const std::exception& problem) {
+  reports_.ask(all.age_max_ns, all.changes_min, [this](const Result<SharedReports::Report>& report) { take(report); });
+}
+
+void StatusWriter::take(const Result<SharedReports::Report>& report) {
+  std::set<uint64_t> sinces;
+  for (const Asker& asker : served_) sinces.insert(asker.wish.since);
+  if (!report) {
     Texts texts;
-    for (const uint64_t since : sinces) texts[since] = failed(problem);
+    for (const uint64_t since : sinces) texts[since] = text_of(report.error());
     return written(texts);
+  }
+  {
+    Lock lock(mutex_);
+    report_ = *report;
+    sinces_ = std::move(sinces);
   }
   changed_.notify_one();
 }

@@ -1,5 +1,5 @@
 // Writes answers to `status` on a thread of its own: with thousands of clients the text takes longer than their reports, and no client is
-// to wait for it. The loop makes a report for all that ask by then, in parts, with clients served in between; those that ask while it is
+// to wait for it. A report is had for all that ask by then (shared_reports.h); those that ask while it is made or
 // written share the next one, so that each answer is as new as its question, or as old as its asker takes it. Viewers are answered one
 // after the other: each that is answered wakes up and takes a processor, which programs that are to be granted something need, too.
 #pragma once
@@ -50,8 +50,8 @@ class StatusWriter {
     Text text;
   };
 
-  void begin();               // a report for all that wait
-  void look_on(bool begins);  // until it is complete
+  void begin();  // a report for all that wait
+  void take(const Result<SharedReports::Report>& report);
   void answer_by_what_is_written();
   void written(const Texts& texts);
   void answer(Asker asker, Text text);
