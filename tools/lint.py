@@ -51,7 +51,8 @@ PLAIN_MUTEX_MAY = {"src/scheduler/log.h": ("std::mutex",)}
 # What makes files that are checked in; each has --check.
 GENERATORS = ("tools/generate_entry_points.py", "bench/plots.py")
 
-# What the library's folders may include of the library, besides themselves, log.h and sync.h: src/interposer/README.md.
+# What the library's folders may include of the library, besides themselves, log.h and sync.h: src/interposer/README.md. A folder that is
+# named stands for those in it, too.
 INTERPOSER = "src/interposer/"
 BARE_PROCESS = re.compile(r"(?<![\w.>])process\(\)(?!\s*\{)")
 REACHES_FOR_THE_PROCESS = (INTERPOSER + "hooks/", INTERPOSER + "process/process.")
@@ -59,9 +60,14 @@ INTERPOSER_MAY = {
     "gate": {"process", "symbols"},
     "generated": {"hooks", "symbols"},
     "hooks": {"gate", "generated", "link", "memory", "process", "symbols"},
+    "host_arena": {"process", "symbols"},
     "link": {"gate", "memory", "process", "symbols", "turn"},
-    "memory": {"gate", "hooks", "link", "process", "symbols"},
-    "process": {"gate", "hooks", "link", "memory", "symbols"},
+    "memory": {"gate", "hooks", "host_arena", "link", "process", "swap/copies", "symbols"},
+    "memory/backends": {"host_arena", "memory", "process", "symbols"},
+    "memory/residency": {"memory", "process", "swap/copies"},
+    "process": {"gate", "hooks", "link", "memory", "swap", "symbols"},
+    "swap": {"gate", "host_arena", "memory", "process", "symbols"},
+    "swap/copies": {"host_arena", "memory"},
     "symbols": {"generated"},
     "turn": set(),
 }
@@ -156,17 +162,15 @@ def check_includes(arguments):
     for path in tracked_files():
         if not path.startswith(INTERPOSER) or not is_cpp(path) or is_test(path):
             continue
-        folder, slash, _ = path[len(INTERPOSER) :].partition("/")
-        if not slash:
-            folder = ""
-        elif folder not in INTERPOSER_MAY:
+        folder = path[len(INTERPOSER) :].rpartition("/")[0]
+        if folder and folder not in INTERPOSER_MAY:
             problems.append(f"{path}: what {INTERPOSER}{folder}/ may include is not in tools/lint.py")
             continue
         may = INTERPOSER_MAY.get(folder, set()) | {folder}
         for number, line in enumerate((text_of(path) or "").splitlines(), 1):
-            included = re.match(r'\s*#\s*include\s*"interposer/(?:(\w+)/)?', line)
-            if included and included[1] and included[1] not in may:
-                problems.append(f"{path}:{number}: {INTERPOSER}{folder} may not use {included[1]}/ (README.md there): {line.strip()}")
+            included = re.match(r'\s*#\s*include\s*"interposer/((?:\w+/)*)', line)
+            if included and included[1] and not any(included[1].startswith(f"{each}/") for each in may):
+                problems.append(f"{path}:{number}: {INTERPOSER}{folder} may not use {included[1]} (README.md there): {line.strip()}")
     return problems
 
 

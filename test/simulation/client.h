@@ -1,4 +1,4 @@
-// A process's client on one GPU: the real turn::step, with what interposer/link/link.cc, link_messages.cc, turns.cc and memory/swap.cc
+// A process's client on one GPU: the real turn::step, with what interposer/link/link.cc, link_messages.cc, turns.cc and swap/engine.cc
 // do around it: the socket's thread, the swap engine, the memory. Messages are the real ones, encoded and decoded. Not thread-safe.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A client's host memory for swapping, as interposer/memory/host_arena.cc has it: segments that the scheduler lends, made ready in the
+// A client's host memory for swapping, as interposer/host_arena/host_arena.cc has it: segments that the scheduler lends, made ready in the
 // background, filled by evictions, given back when others need them. Not thread-safe.
 #pragma once
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "interposer/hooks/at_stream.h"
-#include "interposer/memory/access.h"
+#include "interposer/memory/backends/access.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"

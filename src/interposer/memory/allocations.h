@@ -14,13 +14,13 @@
 
 #include "base/descriptors.h"
 #include "cuda/driver_api.h"
-#include "interposer/memory/backing.h"
+#include "interposer/memory/backends/backing.h"
 #include "interposer/memory/blocks.h"
-#include "interposer/memory/host_copies.h"
 #include "interposer/memory/memory_use.h"
 #include "interposer/memory/recent_ceilings.h"
-#include "interposer/memory/residency.h"
+#include "interposer/memory/residency/residency.h"
 #include "interposer/memory/slab.h"
+#include "interposer/swap/copies/host_copies.h"
 #include "interposer/sync.h"
 #include "protocol/messages.h"
 

@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "cuda/driver_api.h"
-#include "interposer/memory/host_slot.h"
-#include "interposer/memory/retained_copy.h"
+#include "interposer/host_arena/host_slot.h"
 #include "interposer/memory/slab.h"
+#include "interposer/swap/copies/retained_copy.h"
 
 namespace nvshare::interposer {
 

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "interposer/memory/allocations.h"
-#include "interposer/memory/swap.h"
 #include "interposer/process/device.h"
 
 namespace nvshare::interposer {

@@ -12,7 +12,7 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/memory/memory_use.h"
-#include "interposer/memory/residency.h"
+#include "interposer/memory/residency/residency.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {

@@ -2,14 +2,14 @@
 // use: a part knows those above it; what it needs of a later one it asks of Device::memory().
 #pragma once
 
+#include "interposer/host_arena/host_arena.h"
 #include "interposer/memory/allocations.h"
-#include "interposer/memory/backing.h"
+#include "interposer/memory/backends/backing.h"
 #include "interposer/memory/blocks.h"
 #include "interposer/memory/driver_memory.h"
-#include "interposer/memory/host_arena.h"
-#include "interposer/memory/host_copies.h"
 #include "interposer/memory/memory_use.h"
-#include "interposer/memory/residency.h"
+#include "interposer/memory/residency/residency.h"
+#include "interposer/swap/copies/host_copies.h"
 #include "protocol/messages.h"
 
 namespace nvshare::interposer {

@@ -10,7 +10,7 @@
 #include "interposer/link/turns.h"
 #include "interposer/memory/memory.h"
 #include "interposer/memory/memory_limit.h"
-#include "interposer/memory/swap.h"
+#include "interposer/swap/engine.h"
 #include "protocol/messages.h"
 
 namespace nvshare::interposer {

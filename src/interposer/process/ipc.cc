@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "interposer/log.h"
-#include "interposer/memory/access.h"
+#include "interposer/memory/backends/access.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/process/synchronize.h"

@@ -1,11 +1,11 @@
-#include "interposer/memory/swap.h"
+#include "interposer/swap/engine.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "interposer/gate/gate.h"
 #include "interposer/log.h"
-#include "interposer/memory/managed.h"
+#include "interposer/memory/backends/managed.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/process/synchronize.h"

@@ -12,7 +12,7 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/memory/memory.h"
-#include "interposer/memory/unchanged.h"
+#include "interposer/swap/unchanged.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {
@@ -50,7 +50,7 @@ class SwapEngine {
     uint64_t id;
     uint64_t bytes;
   };
-  class Eviction;  // swap_out.cc
+  class Eviction;  // eviction.cc
 
   bool stopping();
   bool load_cancelled();  // the lock is to be given back before loading has ended

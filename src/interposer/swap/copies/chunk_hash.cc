@@ -1,4 +1,4 @@
-#include "interposer/memory/chunk_hash.h"
+#include "interposer/swap/copies/chunk_hash.h"
 
 #include <string.h>
 

@@ -1,10 +1,10 @@
-#include "interposer/memory/backing.h"
+#include "interposer/memory/backends/backing.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "interposer/log.h"
-#include "interposer/memory/access.h"
+#include "interposer/memory/backends/access.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"

@@ -1,4 +1,4 @@
-#include "interposer/memory/access.h"
+#include "interposer/memory/backends/access.h"
 
 #include "interposer/symbols/real_driver.h"
 

@@ -5,7 +5,7 @@
 // What no longer fits beside the rest under the client's ceiling is left to demand paging, as without nvshare: the driver takes pages of it
 // off the GPU when anybody needs the room, so it is not counted (a program may use more managed memory than the GPU has), only charged
 // against the tenant's limit.
-#include "interposer/memory/managed.h"
+#include "interposer/memory/backends/managed.h"
 
 #include <algorithm>
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
-#include "interposer/memory/chunk_hash.h"
 #include "interposer/memory/memory.h"
+#include "interposer/swap/copies/chunk_hash.h"
 
 namespace nvshare::interposer {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "interposer/log.h"
-#include "interposer/memory/managed.h"
-#include "interposer/memory/swap.h"
+#include "interposer/memory/backends/managed.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
+#include "interposer/swap/engine.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -16,6 +16,7 @@ using protocol::SwapProgress;
 
 namespace {
 
+static_assert(HostArena::kSegmentBytesMax >= kChunkBytesMax);
 constexpr uint64_t kOutReportBytes = uint64_t{32} << 20;  // between two reports
 constexpr int64_t kReportEvery_ns = 500'000;
 

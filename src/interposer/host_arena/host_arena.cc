@@ -1,4 +1,4 @@
-#include "interposer/memory/host_arena.h"
+#include "interposer/host_arena/host_arena.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,6 @@ namespace {
 
 constexpr uint32_t kUnitsMax = HostArena::kSegmentBytesMax / HostArena::kUnitBytes;
 static_assert(kUnitsMax <= 128);
-static_assert(HostArena::kSegmentBytesMax >= kChunkBytesMax);
 
 // Nothing came for so long: the scheduler has lost the request. It answers within seconds even if a neighbour does not.
 constexpr int64_t kPatience_ns = 20'000'000'000;

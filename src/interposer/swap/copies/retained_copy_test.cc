@@ -1,4 +1,4 @@
-#include "interposer/memory/retained_copy.h"
+#include "interposer/swap/copies/retained_copy.h"
 
 #include <gtest/gtest.h>
 

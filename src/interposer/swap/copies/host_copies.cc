@@ -1,4 +1,4 @@
-#include "interposer/memory/host_copies.h"
+#include "interposer/swap/copies/host_copies.h"
 
 #include <utility>
 #include <vector>

@@ -17,7 +17,7 @@
 
 #include "base/fd.h"
 #include "cuda/driver_api.h"
-#include "interposer/memory/block.h"
+#include "interposer/host_arena/host_slot.h"
 #include "interposer/sync.h"
 #include "protocol/messages.h"
 
@@ -38,7 +38,7 @@ class HostArena {
   // ---- for the swap engine ----
   // Wants room for `bytes` in all. Returns at once; work goes on in background threads that use `context`. `urgent`: somebody waits for it.
   void grow_to(size_t bytes, cuda::CUcontext context, bool urgent);
-  // A slot of `bytes` (at most kChunkBytesMax) of what is ready. data == nullptr: nothing is.
+  // A slot of `bytes` (at most kSegmentBytesMax) of what is ready. data == nullptr: nothing is.
   HostSlot allocate_ready(size_t bytes);
   // The same, but waits while something is coming that may satisfy it. data == nullptr: host memory is short.
   HostSlot allocate(size_t bytes);
@@ -113,7 +113,7 @@ class HostArena {
   void settle_shrink() REQUIRES(mutex_);
   void notify() REQUIRES(mutex_);  // whoever waits here, and the link
 
-  // host_arena_workers.cc
+  // workers.cc
   static void* worker_body(void* self);
   void work();
   bool unmap_one() REQUIRES(mutex_);  // given up meanwhile

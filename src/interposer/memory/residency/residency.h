@@ -1,7 +1,7 @@
 // What of the program's memory is on the GPU, and may be: the turn's side, and the swap engine's.
 //
 // While the program runs every block has its memory, and what is resident never passes the client's budget: it is raised before memory is
-// mapped and lowered after it was released. The swap engine takes a pin on a block and moves its chunks one by one (swap.cc has the
+// mapped and lowered after it was released. The swap engine takes a pin on a block and moves its chunks one by one (swap/ has the
 // sequence); a block that the program frees meanwhile ends with its last pin.
 //
 // Thread-safe. Locks the mutex of Blocks. Nothing here waits for the scheduler; what waits for the GPU says so.
@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
-#include "interposer/memory/backing.h"
+#include "interposer/memory/backends/backing.h"
 #include "interposer/memory/block.h"
 #include "interposer/memory/blocks.h"
-#include "interposer/memory/host_copies.h"
 #include "interposer/memory/memory_use.h"
+#include "interposer/swap/copies/host_copies.h"
 
 namespace nvshare::interposer {
 

@@ -1,4 +1,4 @@
-#include "interposer/memory/residency.h"
+#include "interposer/memory/residency/residency.h"
 
 #include <algorithm>
 

@@ -10,8 +10,8 @@
 #include <algorithm>
 
 #include "base/cgroup_memory.h"
+#include "interposer/host_arena/host_arena.h"
 #include "interposer/log.h"
-#include "interposer/memory/host_arena.h"
 #include "interposer/process/device.h"
 #include "interposer/symbols/real_driver.h"
 

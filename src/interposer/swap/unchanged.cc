@@ -1,4 +1,4 @@
-#include "interposer/memory/unchanged.h"
+#include "interposer/swap/unchanged.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include <algorithm>
 
 #include "interposer/log.h"
-#include "interposer/memory/chunk_hash_ptx.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
+#include "interposer/swap/copies/chunk_hash_ptx.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/variable.h"
 

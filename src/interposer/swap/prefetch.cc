@@ -2,8 +2,8 @@
 // scheduler gave for that. Their host copies stay, so that a chunk leaves again without a copy if the turn is another's after all. Whatever
 // goes wrong leaves the chunk where it was: the turn's own load finds it.
 #include "interposer/log.h"
-#include "interposer/memory/swap.h"
 #include "interposer/process/device.h"
+#include "interposer/swap/engine.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

@@ -10,9 +10,9 @@
 #include <span>
 
 #include "cuda/driver_api.h"
+#include "interposer/host_arena/host_arena.h"
 #include "interposer/memory/block.h"
 #include "interposer/memory/blocks.h"
-#include "interposer/memory/host_arena.h"
 #include "interposer/memory/pools.h"
 
 namespace nvshare::interposer {

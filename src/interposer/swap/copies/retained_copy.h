@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "interposer/memory/chunk_hash.h"
-#include "interposer/memory/host_slot.h"
+#include "interposer/host_arena/host_slot.h"
+#include "interposer/swap/copies/chunk_hash.h"
 
 namespace nvshare::interposer {
 

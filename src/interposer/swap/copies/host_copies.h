@@ -8,10 +8,10 @@
 
 #include <cstddef>
 
+#include "interposer/host_arena/host_arena.h"
 #include "interposer/memory/block.h"
 #include "interposer/memory/blocks.h"
-#include "interposer/memory/chunk_hash.h"
-#include "interposer/memory/host_arena.h"
+#include "interposer/swap/copies/chunk_hash.h"
 
 namespace nvshare::interposer {
 
