@@ -248,10 +248,12 @@ void judge_uses(Context& context, Gpu& gpu);                                 // 
 const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu);  // may_be_held(), and maybe others; in the order of tenants
 Present count_present(const Config& config, const Gpu& gpu);
 Instant last_busy(const Quota& quota, const Account& account);
-// Makes the list of accounts_held() anew: each account is added, in the order of tenants.
+void insert_by_tenant(std::vector<Account*>& accounts, Account* account);
+void erase_by_tenant(std::vector<Account*>& accounts, const Account* account);  // it is in there
+// Makes the list of accounts_held() anew: each account that is apart is added, in the order of tenants.
 class HeldAnew {
  public:
-  HeldAnew(Changes& changes, size_t accounts);
+  explicit HeldAnew(Changes& changes);
   ~HeldAnew();
   HeldAnew(const HeldAnew&) = delete;
   HeldAnew& operator=(const HeldAnew&) = delete;
@@ -276,8 +278,17 @@ void settle_shares(Context& context, const Gpus& gpus);
 
 // quota_ranking.cc: who comes next of those that take turns
 class Exclusive;
-// Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
-Duration owed(const Account& account);
+// A balance as the time in which the quota adds up to it: who is owed most is furthest behind.
+Duration owed(Duration balance, int64_t quota);
+inline Duration owed(const Account& account) { return owed(account.balance, account.quota); }
+// The account stands apart from now on, as it is now. Before anything that it says, or does, is asked for or changes.
+void unrank(Quota& quota, Account& account);
+void unrank_all(Quota& quota);  // also where others than before take turns
+void note_to_rank(Changes& changes, Account& account);
+Account unranked(const Quota& quota, const Account& account);  // as it would be
+void note_ranked_time(Quota& quota, const RankedTime& time);   // what they earned in it is in Ranking::earned
+void set_ranked_quota(Quota& quota, int64_t quota_of_each);    // whose ceiling is below it leaves
+bool may_stay_ranked(const Ranking& ranking, const Account& account);
 struct NextTurn {
   Account* account = nullptr;  // null: nobody
   Duration owed = 0;

@@ -71,7 +71,7 @@ void earn_left(const Config& config, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (quota.left_earns == 0) return;
   Earnings earnings(config, gpu, quota.left_earns, quota.until);
-  quota.left.each([&](Account& account) {
+  each_of(quota.left.all(), [&](Account& account) {
     if (account.used) earnings.add_to(account, false);
   });
   quota.left_earns = 0;
@@ -81,11 +81,11 @@ void earn_left(const Config& config, Gpu& gpu) {
 void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
   const Config& config = context.config();
   Quota& quota = gpu.quota;
+  if (config.explains) unrank_all(quota);
   note_window(context, gpu, length);
   quota.window_start += length;
   quota.last_window_length = length;
   quota.changes.balances = true;
-  quota.changes.ranking.known = false;
   const auto end = [&](Account& account) {
     account.consumed.last_window = account.consumed.in_window;
     account.consumed.in_window = 0;
@@ -134,9 +134,9 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   if (!nobodys && !windowed) quota.left_earns += time;
   Earnings earnings(config, gpu, time, to);
   const Exclusive is_exclusive(config, gpu);
-  HeldAnew held(quota.changes, quota.accounts.size());
-  quota.changes.ranking.known = false;
-  quota.accounts.each([&](Account& account) {
+  if (!nobodys && !windowed) earnings.add_to_ranked(quota);
+  HeldAnew held(quota.changes);
+  each_of(quota.changes.apart, [&](Account& account) {
     const bool waits = account.does.waits > 0, works = account.does.works > 0;
     if (works) account.used = true;
     if (waits && (account.throttled || account.yields)) account.throttling.waiting += time;
@@ -180,15 +180,22 @@ void bring_up_to(Context& context, Gpu& gpu) {
 
 Pressers pressers(const Gpu& gpu) {
   Pressers found;
-  for (const Account& account : gpu.quota.accounts) {
-    if (account.throttled || account.balance < 0) continue;
+  const auto add = [&](const Account& account) {
     const auto may_soon = [](const Client& client) { return client.waits() && !cannot_have_it_soon(client.wait.reason); };
     const auto wants = [&] { return account.held_for != WaitReason::kNone || any_client(*account.here, may_soon); };  // limits end soon
-    if (account.does.works == 0 && (account.does.waits == 0 || !wants())) continue;
+    if (account.does.works == 0 && (account.does.waits == 0 || !wants())) return;
     found.several = found.any;
     found.any = true;
     found.tenant = account.tenant;
+  };
+  const Ranking& ranking = gpu.quota.changes.ranking;
+  for (const Ranking::Place& place : ranking.places) {
+    if (found.several || ranking.balance(place) < 0) break;
+    add(*place.account);
+  }
+  for (const Account* account : gpu.quota.changes.apart) {
     if (found.several) break;
+    if (!account->throttled && account->balance >= 0) add(*account);
   }
   return found;
 }
@@ -225,8 +232,8 @@ bool outlives_clients(const Quota& quota, const Account& account, Instant now) {
 }
 
 Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now) {
-  Account account = as_billed;
   const Quota& quota = gpu.quota;
+  Account account = unranked(quota, as_billed);
   Duration time = account.here == nullptr && quota.accounts.find(account.tenant) == nullptr ? quota.left_earns : 0;
   const bool goes_on = quota.limited && !is_windowed(config, gpu) && (gpu.tenants_working > 0 || !loads(gpu));
   if (goes_on) time += std::max<Duration>(now - quota.until, 0);
@@ -248,7 +255,7 @@ Account* known_account(const Config& config, Gpu& gpu, TenantId tenant) {
   if (left == nullptr || !outlives_clients(quota, *left, quota.until)) return nullptr;
   *left = left_account(config, gpu, *left);
   quota.shares_known = false;
-  Account& account = quota.accounts.insert(std::move(left));
+  Account& account = add_account(quota, std::move(left));
   note_change(quota, account);
   return &account;
 }
@@ -322,7 +329,7 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
   auto owned = std::make_unique<Account>();
   owned->tenant = tenant;
   take_turns_of_tenant(state, *owned);
-  Account& account = gpu.quota.accounts.insert(std::move(owned));
+  Account& account = add_account(gpu.quota, std::move(owned));
   if (const auto here = gpu.of_tenant.find(tenant); here != gpu.of_tenant.end()) open_account(gpu, here->second, account);
   if (const auto limit = state.core_limits.find(tenant); limit != state.core_limits.end()) {
     account.limit.ceiling = limit->second.ceiling;
@@ -408,6 +415,7 @@ void take_kept_account(Context& context, const AccountKept& event) {
   Account* const known = gpu->second.quota.accounts.find(event.tenant);
   if (known == nullptr) return;  // it has no client here
   Account& account = *known;
+  unrank(gpu->second.quota, account);
   account.joined_at = std::min(account.joined_at, event.joined_at);
   account.consumed.billed += std::max<Duration>(event.used, 0);
   account.throttling.waiting += std::max<Duration>(event.throttled_time, 0);
@@ -425,9 +433,10 @@ void quota_config_changed(Context& context, const Config& former) {
   for (auto& [id, gpu] : context.state.gpus) {
     gpu.quota.shares_known = false;
     gpu.quota.changes.all = gpu.quota.changes.balances = gpu.quota.changes.hold_all = true;
-    gpu.quota.changes.ranking.known = false;
     earn_left(former, gpu);
     gpu.quota.left.extract_if(&gpu.quota.accounts, [](const Account&) { return true; });  // until they are looked at again
+    unrank_all(gpu.quota);
+    gpu.quota.changes.ranking.open = false;
     if (!gpu.quota.limited) continue;
     if (former.scheduling_mode != config.scheduling_mode) {
       ++gpu.quota.mode_changes;

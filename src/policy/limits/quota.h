@@ -167,6 +167,13 @@ struct Trust {
   }
 };
 
+// Of an account that is ranked (Ranking): its balance and that of its ceiling are as of the times before `since`.
+struct Ranked {
+  bool is = false;
+  Duration start = 0;  // its balance now, less what is Ranking::earned
+  size_t since = 0;    // of Ranking::times
+};
+
 // A tenant's account of a GPU's time.
 struct Account {
   // What most steps look at stands first, in two lines of the processor's caches.
@@ -199,9 +206,23 @@ struct Account {
   Trust trust;
   Overlap overlap;
   Seen seen;
+  Ranked ranked;
 
   bool shares_are_known() const { return shared == ShareTerms{active, limit.ceiling, limit.reserved}; }
 };
+
+// Goes through accounts, while some behind the one that is looked at are on their way from memory: those of many GPUs do not fit the
+// processor's caches.
+template <typename Look>
+void each_of(const std::vector<Account*>& accounts, Look look) {
+  constexpr size_t kAhead = 8;
+  for (size_t i = 0; i < accounts.size(); ++i) {
+    const Account* const next = accounts[std::min(i + kAhead, accounts.size() - 1)];
+    __builtin_prefetch(next);
+    __builtin_prefetch(reinterpret_cast<const char*>(next) + 64);
+    look(*accounts[i]);
+  }
+}
 
 // Accounts by tenant, in the order of tenants; an account stays where it is, from one table to another as well.
 class Accounts {
@@ -231,19 +252,7 @@ class Accounts {
   Iterator<const Account> begin() const { return Iterator<const Account>(order_.data()); }
   Iterator<const Account> end() const { return Iterator<const Account>(order_.data() + order_.size()); }
   size_t size() const { return order_.size(); }
-  // Goes through all of them, while some behind the one that is looked at are on their way from memory: those of many GPUs do not fit the
-  // processor's caches.
-  template <typename Look>
-  void each(Look look) {
-    constexpr std::ptrdiff_t kAhead = 8;
-    Account* const* const end = order_.data() + order_.size();
-    for (Account* const* at = order_.data(); at != end; ++at) {
-      const Account* const next = at[std::min(kAhead, end - at - 1)];
-      __builtin_prefetch(next);
-      __builtin_prefetch(reinterpret_cast<const char*>(next) + 64);
-      look(**at);
-    }
-  }
+  const std::vector<Account*>& all() const { return order_; }
   bool empty() const { return order_.empty(); }
 
   Account* find(TenantId tenant);  // null: there is none
@@ -291,18 +300,33 @@ struct Present {
   bool operator==(const Present&) const = default;
 };
 
-// Of the tenants that take turns those that wait for theirs, as far as is known: who is owed most comes first, of several the first one.
-// Kept from step to step, since between two times that all accounts change few of them do (Changes::to_rank).
+// A time in which those that are ranked were billed.
+struct RankedTime {
+  Duration time = 0;
+  Duration earned = 0;  // Ranking::earned at its end
+  Duration period = 0, slice = 0;
+};
+
+// Tenants that only wait for their turns, and are all entitled to the same: nearly all of many. Time changes their balances alike, so it is
+// added up once for all of them, and their order stays: who is owed most comes first, of several the first one. What their ceilings allow
+// grows by each one's own rate, but nobody asks for it while it waits: it is worked out when the tenant leaves (unrank), from the times
+// that have passed. What anybody asks of such an account, or changes in it, comes after that; quota_ranking.cc has who may be ranked.
 struct Ranking {
   struct Place {
-    Duration owed;
+    Duration start;
     TenantId tenant;
     Account* account;
-    bool is_before(const Place& other) const { return owed > other.owed || (owed == other.owed && tenant < other.tenant); }
+    bool operator<(const Place& other) const { return start != other.start ? start > other.start : tenant < other.tenant; }
   };
-  bool known = false;          // false: all have to be gone over
-  std::vector<Place> first;    // in their order
-  std::optional<Place> bound;  // all others come after it, account or not; none: there are no others
+  bool open = false;                    // tenants may come in: their shares are those that `quota` stands for
+  std::set<Place> places;               // in the order of their turns
+  std::array<int64_t, 101> ceilings{};  // how many of them have which, in percent
+  int64_t quota = 0;                    // of each
+  Duration earned = 0;                  // by each
+  std::vector<RankedTime> times;
+  Duration earned_most = 0, period_most = 0, slice_most = 0;  // of `times`
+
+  Duration balance(const Place& place) const { return place.start + earned; }
 };
 
 // Which accounts of a GPU a step looks at (quota_changes.cc).
@@ -312,8 +336,9 @@ struct Changes {
   std::vector<Account*> to_look, to_judge;  // changed since they were looked at, or judged
   std::vector<Account*> to_hold;            // whose clients that wait may run, or have to hear why not
   bool hold_all = true;                     // all of them may
-  std::vector<Account*> to_rank;            // that may stand in another place
   Ranking ranking;
+  std::vector<Account*> apart;                             // that are not ranked, in the order of tenants
+  std::vector<Account*> to_rank;                           // of these all that wait for a turn, and maybe others
   std::vector<Account*> runs;                              // Slice::runs
   std::vector<Account*> held;                              // that may be throttled, yield, or owe (may_be_held())
   bool balances = true;                                    // or who is exclusive, may have changed since `held` was made
@@ -328,8 +353,7 @@ struct Changes {
   // Before those go of which `test` says so.
   template <typename Test>
   void forget(Test test) {
-    for (auto* accounts : {&to_look, &to_judge, &to_hold, &to_rank, &runs, &held, &gone}) std::erase_if(*accounts, test);
-    std::erase_if(ranking.first, [&](const Ranking::Place& place) { return test(place.account); });
+    for (auto* accounts : {&to_look, &to_judge, &to_hold, &to_rank, &apart, &runs, &held, &gone}) std::erase_if(*accounts, test);
     if (owner != nullptr && test(owner)) owner = nullptr;
   }
 };
@@ -372,8 +396,9 @@ struct Quota {
 };
 
 void note_change(Quota& quota, Account& account);   // of what its clients do, its limits or its gaps
-void note_verdict(Quota& quota, Account& account);  // may_run() may say something else of it, or what it is owed
+void note_verdict(Quota& quota, Account& account);  // may_run() may say something else of it
 void set_owner(Quota& quota, Account* owner);       // null: it is nobody's turn
+Account& add_account(Quota& quota, std::unique_ptr<Account> account);
 
 // What a tenant asks of one GPU, and gets, in millionths of it.
 struct Claim {

@@ -16,9 +16,24 @@ void note_change(Quota& quota, Account& account) {
 }
 
 void note_verdict(Quota& quota, Account& account) {
+  unrank(quota, account);
   if (account.here == nullptr) return;
   if (!std::exchange(account.seen.to_hold, true)) quota.changes.to_hold.push_back(&account);
-  if (!std::exchange(account.seen.to_rank, true)) quota.changes.to_rank.push_back(&account);
+  note_to_rank(quota.changes, account);
+}
+
+static auto place_in(std::vector<Account*>& accounts, const Account* account) {
+  return std::lower_bound(accounts.begin(), accounts.end(), account,
+                          [](const Account* a, const Account* b) { return a->tenant < b->tenant; });
+}
+
+void insert_by_tenant(std::vector<Account*>& accounts, Account* account) { accounts.insert(place_in(accounts, account), account); }
+
+void erase_by_tenant(std::vector<Account*>& accounts, const Account* account) { accounts.erase(place_in(accounts, account)); }
+
+Account& add_account(Quota& quota, std::unique_ptr<Account> account) {
+  insert_by_tenant(quota.changes.apart, account.get());
+  return quota.accounts.insert(std::move(account));
 }
 
 void set_owner(Quota& quota, Account* owner) {
@@ -124,15 +139,12 @@ static void judge_use(Context& context, Gpu& gpu, Account& account) {
   gpu.quota.changes.balances = true;
 }
 
-static bool comes_before(const Account* a, const Account* b) { return a->tenant < b->tenant; }
-
 void judge_uses(Context& context, Gpu& gpu) {
   Changes& changes = gpu.quota.changes;
   for (Account* account : changes.to_judge) {
     account->seen.to_judge = false;
     if (!std::exchange(account->seen.runs, true)) changes.runs.push_back(account);
-    if (!std::exchange(account->seen.held, true))
-      changes.held.insert(std::lower_bound(changes.held.begin(), changes.held.end(), account, comes_before), account);
+    if (!std::exchange(account->seen.held, true)) insert_by_tenant(changes.held, account);
   }
   changes.to_judge.clear();
   std::erase_if(changes.runs, [&](Account* account) {
@@ -142,9 +154,9 @@ void judge_uses(Context& context, Gpu& gpu) {
   });
 }
 
-HeldAnew::HeldAnew(Changes& changes, size_t accounts) : changes_(changes) {
+HeldAnew::HeldAnew(Changes& changes) : changes_(changes) {
   for (Account* account : changes.held) account->seen.held = false;
-  changes.held.resize(accounts + 1);  // a place past the last
+  changes.held.resize(changes.apart.size() + 1);  // a place past the last
 }
 
 HeldAnew::~HeldAnew() {
@@ -157,8 +169,8 @@ const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu) {
   Changes& changes = gpu.quota.changes;
   if (!changes.balances) return changes.held;
   const Exclusive is_exclusive(config, gpu);
-  HeldAnew held(changes, gpu.quota.accounts.size());
-  for (Account& account : gpu.quota.accounts) held.add(account, may_be_held(is_exclusive, account));
+  HeldAnew held(changes);
+  for (Account* account : changes.apart) held.add(*account, may_be_held(is_exclusive, *account));
   return changes.held;
 }
 
@@ -166,11 +178,15 @@ Present count_present(const Config& config, const Gpu& gpu) {
   Present present;
   present.rotates = gpu.quota.mode == GpuMode::kRotation;
   const Exclusive is_exclusive(config, gpu);
-  for (const Account& account : gpu.quota.accounts) {
-    if (!account.present) continue;
-    ++present.tenants;
-    present.exclusive += is_exclusive(account);
-    present.least = std::min(present.least, std::max<int64_t>(account.quota, kWholeGpu / 200));
+  const auto add = [&](int64_t tenants, bool exclusive, int64_t quota) {
+    present.tenants += tenants;
+    present.exclusive += exclusive ? tenants : 0;
+    present.least = std::min(present.least, std::max<int64_t>(quota, kWholeGpu / 200));
+  };
+  const Ranking& ranking = gpu.quota.changes.ranking;
+  if (!ranking.places.empty()) add(std::ssize(ranking.places), true, ranking.quota);
+  for (const Account* account : gpu.quota.changes.apart) {
+    if (account->present) add(1, is_exclusive(*account), account->quota);
   }
   return present;
 }

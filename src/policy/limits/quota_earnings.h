@@ -27,6 +27,18 @@ inline Duration recent_use(const Account& account, Instant now) {
   return newer + portion(older, (kRecentWindow - now % kRecentWindow) / (kRecentWindow / kWholeGpu));
 }
 
+// What a ceiling's balance becomes in a time. Beyond its ceiling a tenant may catch up with what others owe it (`balance`, at the end of
+// the time), and no more than one period of its own; but it has to come to where it runs again.
+[[gnu::always_inline]] inline Duration grown_ceiling_balance(Duration had, Duration balance, int ceiling, Duration time, Duration period,
+                                                             Duration slice) {
+  const Duration owed = std::max(balance, percent_of(period, ceiling));
+  if (had >= owed && had >= slice / 2) return had;  // which is more than half a band
+  const Duration less_owed = had + percent_of(time, ceiling);
+  if (less_owed <= owed) return less_owed;
+  const Duration half_band = portion(slice, kWholeGpu - ceiling * (kWholeGpu / 100)) / 2;  // as Slices has it
+  return std::max(had, std::min(less_owed, std::max(owed, half_band)));
+}
+
 // What tenants of a GPU earn in a time in which they want the GPU, or may save up. All of them in one go, so that what is the same for
 // all is worked out once.
 class Earnings {
@@ -52,7 +64,21 @@ class Earnings {
     } else if (had < share.saved_up) {
       account.balance = std::min(grown, std::max(had, saved_most(account, share)));
     }
-    if (account.limit.has_ceiling()) add_to_ceiling(account, share);
+    if (account.limit.has_ceiling()) {
+      account.ceiling_balance =
+          grown_ceiling_balance(account.ceiling_balance, account.balance, account.limit.ceiling, time_, period_, share.slice);
+    }
+  }
+
+  // All that are ranked. Who would have more than waiting lets anybody save up leaves.
+  void add_to_ranked(Quota& quota) {
+    Ranking& ranking = quota.changes.ranking;
+    if (ranking.places.empty()) return;
+    const Share& share = share_of(ranking.quota);
+    while (!ranking.places.empty() && ranking.balance(*ranking.places.begin()) + share.earned > 2 * share.of_window)
+      unrank(quota, *ranking.places.begin()->account);
+    ranking.earned += share.earned;
+    note_ranked_time(quota, {time_, ranking.earned, period_, share.slice});
   }
 
  private:
@@ -83,21 +109,6 @@ class Earnings {
     if (windowed_) return 2 * share.of_window;
     const Duration burst = portion(window_, std::min(recent_use(account, now_), kRecentWindow) / (kRecentWindow / kWholeGpu));
     return std::max(std::min(share.of_window, burst), share.of_period);
-  }
-
-  // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it runs
-  // again.
-  [[gnu::always_inline]] void add_to_ceiling(Account& account, const Share& share) const {
-    const Duration had = account.ceiling_balance;
-    const Duration owed = std::max(account.balance, percent_of(period_, account.limit.ceiling));
-    if (had >= owed && had >= share.slice / 2) return;  // which is more than half a band
-    const Duration less_owed = had + percent_of(time_, account.limit.ceiling);
-    if (less_owed <= owed) {
-      account.ceiling_balance = less_owed;
-      return;
-    }
-    const Duration half_band = portion(share.slice, kWholeGpu - account.limit.ceiling_rate()) / 2;  // as Slices has it
-    account.ceiling_balance = std::max(had, std::min(less_owed, std::max(owed, half_band)));
   }
 
   const Duration time_;

@@ -274,7 +274,6 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   if (!one_by_one) note_scale(context, gpu);
   gpu.quota.changes.counted.reset();
   gpu.quota.changes.balances = gpu.quota.changes.hold_all = true;
-  gpu.quota.changes.ranking.known = false;
   gpu.quota.over_asked = ceilings > kWholeGpu;
   gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
 }
@@ -300,12 +299,21 @@ int64_t share_of_one_more(const ClaimSums& sums, const Percents& percents) {
 }
 
 // The active tenants' claims, all of whole per cents. False: some reservation has to be scaled, or would be for one more.
-bool count_claims(const Accounts& accounts, ClaimSums& sums, Percents& percents) {
-  for (const Account& account : accounts) {
-    if (!account.active) continue;
-    sums.add(claim_of(account));
-    ++percents[static_cast<size_t>(account.limit.reserved)];
-    --percents[static_cast<size_t>(account.limit.ceiling)];
+bool count_claims(const Changes& changes, ClaimSums& sums, Percents& percents) {
+  if (const Ranking& ranking = changes.ranking; !ranking.places.empty()) {  // all of them are active, and none has a reservation
+    sums.add({});
+    sums.ceilings = 0;
+    percents[0] = std::ssize(ranking.places);
+    for (size_t percent = 0; percent < percents.size(); ++percent) {
+      percents[percent] -= ranking.ceilings[percent];
+      sums.ceilings += ranking.ceilings[percent] * static_cast<int64_t>(percent) * kPercent;
+    }
+  }
+  for (const Account* account : changes.apart) {
+    if (!account->active) continue;
+    sums.add(claim_of(*account));
+    ++percents[static_cast<size_t>(account->limit.reserved)];
+    --percents[static_cast<size_t>(account->limit.ceiling)];
   }
   return sums.reserved <= sums.reserved_most;
 }
@@ -355,7 +363,7 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   ClaimSums sums;
   Percents percents{};
-  if (!count_claims(quota.accounts, sums, percents)) return false;
+  if (!count_claims(quota.changes, sums, percents)) return false;
   const int64_t level = sums.ceilings > kWholeGpu ? level_of(sums, percents, 0) : kWholeGpu;
   IdlePercents idle(quota.accounts, sums, percents);
   const bool windowed = is_windowed(config, gpu);
@@ -363,14 +371,17 @@ bool set_shares_here(Context& context, Gpu& gpu) {
     if (windowed) return set_share(config, gpu, account, share, context.now);
     account.quota = share;
   };
-  int64_t demand = 0;
-  for (Account& account : quota.accounts) {
+  const Ranking& ranking = quota.changes.ranking;
+  set_ranked_quota(quota, level);
+  int64_t demand = std::ssize(ranking.places) * level;
+  quota.changes.ranking.open = true;
+  each_of(quota.changes.apart, [&](Account& account) {
     account.shared = {account.active, account.limit.ceiling, account.limit.reserved};
     set(account, account.active ? share_at(level, claim_of(account)) : idle.of(account));
     demand += account.active ? account.quota : 0;
-  }
+  });
   if (quota.left_settles) {
-    quota.left.each([&](Account& account) { set(account, idle.of(account)); });
+    each_of(quota.left.all(), [&](Account& account) { set(account, idle.of(account)); });
   }
   quota.shares_known = true;
   quota.scaled_as_noted = quota.scale_noted == kWholeGpu;
@@ -378,8 +389,10 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   quota.changes.counted.reset();
   const bool over_asked = sums.ceilings > kWholeGpu;
   quota.changes.balances |= windowed || over_asked != quota.over_asked;
-  quota.changes.hold_all |= over_asked != quota.over_asked;
-  quota.changes.ranking.known = false;
+  if (over_asked != quota.over_asked) {  // who takes turns may be others
+    quota.changes.hold_all = true;
+    unrank_all(quota);
+  }
   quota.over_asked = over_asked;
   quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
   return true;
@@ -399,6 +412,8 @@ void settle_shares(Context& context, const Gpus& gpus) {
       continue;
     }
     if (context.state.gangs.empty() && set_shares_here(context, gpu)) continue;
+    unrank_all(gpu.quota);
+    gpu.quota.changes.ranking.open = false;
     Sharing& sharing = sharings[gpu.id];
     for (Account& account : gpu.quota.accounts) {
       if (!account.active) continue;

@@ -116,6 +116,7 @@ void choose_mode(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   const std::optional<Switch> turns = quota.limited ? cost_of_turns(context, gpu) : std::nullopt;
   GpuMode mode = GpuMode::kUnlimited;
+  if (turns.has_value() != (quota.mode == GpuMode::kRotation)) unrank_all(quota);  // who takes turns may be others
   const GpuMode before = std::exchange(quota.mode, turns ? GpuMode::kRotation : GpuMode::kTurns);
   const Present present = present_on(context.config(), gpu);
   quota.mode = before;
@@ -130,7 +131,7 @@ void choose_mode(Context& context, Gpu& gpu) {
   quota.period = period_of(context.config(), gpu, present, turns);
   if (former == mode) return;
   quota.changes.balances = quota.changes.hold_all = true;
-  quota.changes.ranking.known = false;
+  unrank_all(quota);
   ++quota.mode_changes;
   note_mode(context, gpu, former);
 }
@@ -140,21 +141,27 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (!quota.full_demand || is_windowed(context.config(), gpu)) return;
   std::optional<Duration> least;
-  int tenants = 0;
-  for (const Account& account : quota.accounts) {
-    if (!account.active) continue;
-    if (account.balance <= 0) return;
+  Ranking& ranking = quota.changes.ranking;
+  if (!ranking.places.empty()) {
+    const Duration last = ranking.balance(*ranking.places.rbegin());
+    if (last <= 0) return;
+    least = owed(last, ranking.quota);
+  }
+  int64_t tenants = std::ssize(ranking.places);
+  for (const Account* account : quota.changes.apart) {
+    if (!account->active) continue;
+    if (account->balance <= 0) return;
     ++tenants;
-    const Duration own = owed(account);
+    const Duration own = owed(*account);
     least = std::min(least.value_or(own), own);
   }
   if (tenants < 2 || *least <= quota.period) return;
-  quota.changes.ranking.known = false;
-  for (Account& account : quota.accounts) {
-    if (!account.active) continue;
-    account.balance -= portion(*least - quota.period, account.quota);
+  ranking.earned -= portion(*least - quota.period, ranking.quota);
+  for (Account* account : quota.changes.apart) {
+    if (!account->active) continue;
+    account->balance -= portion(*least - quota.period, account->quota);
     // All are owed: nobody is above its share. Else two gangs that yield on a GPU each wait for each other.
-    if (std::exchange(account.yields, false)) note_verdict(quota, account);
+    if (std::exchange(account->yields, false)) note_verdict(quota, *account);
   }
 }
 
@@ -321,8 +328,8 @@ const std::vector<Account*>& accounts_that_hold(Gpu& gpu, const Exclusive& is_ex
     std::sort(holding.begin(), holding.end(), [](const Account* a, const Account* b) { return a->tenant < b->tenant; });
     holding.erase(std::unique(holding.begin(), holding.end()), holding.end());
   } else {
-    for (Account& account : gpu.quota.accounts) {
-      if (holds_any(account) && is_exclusive(account)) holding.push_back(&account);
+    for (Account* account : gpu.quota.changes.apart) {
+      if (holds_any(*account) && is_exclusive(*account)) holding.push_back(account);
     }
   }
   return holding;
@@ -416,7 +423,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   };
   for (Account* account : held) hold_if_above(*account, looks);
   if (quota.left_settles) {
-    quota.left.each([&](Account& account) {
+    each_of(quota.left.all(), [&](Account& account) {
       if (is_at_ceiling(account)) hold_to_ceiling(context, gpu, account, true);
       hold_if_above(account, true);
     });

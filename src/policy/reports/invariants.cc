@@ -222,30 +222,31 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
   return accounts_here == gpu.quota.accounts_here ? std::nullopt : std::optional<std::string>("the number of accounts is wrong");
 }
 
-// Which of those that wait for their turn comes next, against all of them.
+// Those that are ranked, and those apart: against all of them.
 std::optional<std::string> check_ranking(const Config& config, const Gpu& gpu) {
-  const Ranking& ranking = gpu.quota.changes.ranking;
-  if (!gpu.quota.limited || !ranking.known) return std::nullopt;
+  const Changes& changes = gpu.quota.changes;
+  const Ranking& ranking = changes.ranking;
   const Exclusive is_exclusive(config, gpu);
-  size_t found = 0;
+  size_t ranked = 0, apart = 0;
+  std::array<int64_t, 101> ceilings{};
   for (const Account& account : gpu.quota.accounts) {
     const auto broken = [&](const char* what) { return "tenant " + std::to_string(account.tenant) + " in the ranking: " + what; };
-    const auto at =
-        std::find_if(ranking.first.begin(), ranking.first.end(), [&](const Ranking::Place& place) { return place.account == &account; });
-    found += at != ranking.first.end();
-    if (account.seen.to_rank) continue;  // it is looked at first
-    const Ranking::Place place{owed(account), account.tenant, nullptr};
-    if (at != ranking.first.end()) {
-      if (!waits_for_turn(is_exclusive, account)) return broken("does not wait for a turn");
-      if (at->owed != place.owed) return broken("is owed something else");
-    } else if (waits_for_turn(is_exclusive, account) && (!ranking.bound || place.is_before(*ranking.bound))) {
-      return broken("is missing");
-    }
+    const bool stands_apart = apart < changes.apart.size() && changes.apart[apart] == &account;
+    if (stands_apart == account.ranked.is) return broken("stands apart, or not?");
+    apart += stands_apart;
+    if (!account.ranked.is && waits_for_turn(is_exclusive, account) && !account.seen.to_rank) return broken("is missing");
+    if (!account.ranked.is) continue;
+    ++ranked;
+    ++ceilings[static_cast<size_t>(account.limit.ceiling)];
+    const auto place = ranking.places.find({account.ranked.start, account.tenant, nullptr});
+    if (place == ranking.places.end() || place->account != &account) return broken("has no place");
+    if (!waits_for_turn(is_exclusive, account) || !may_stay_ranked(ranking, account)) return broken("does not only wait for its turn");
+    const Account now = unranked(gpu.quota, account);
+    if (may_be_held(is_exclusive, now)) return broken("may be held back");
+    if (account.ranked.since > ranking.times.size()) return broken("is ahead of the time");
   }
-  const bool in_order = std::is_sorted(ranking.first.begin(), ranking.first.end(),
-                                       [](const Ranking::Place& a, const Ranking::Place& b) { return a.is_before(b); });
-  return in_order && found == ranking.first.size() ? std::nullopt
-                                                   : std::optional<std::string>("the ranking has others, or in another order");
+  const bool same = ranked == ranking.places.size() && apart == changes.apart.size() && ceilings == ranking.ceilings;
+  return same ? std::nullopt : std::optional<std::string>("the ranking has others");
 }
 
 // What the last look at each account found, against the account. Those that have changed since are looked at in the next step.

@@ -1,0 +1,168 @@
+// Tenants that only wait for their turns are billed together (Ranking): the same comes of it as of billing each of them in each step.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "policy/concerns.h"
+#include "policy/overloaded.h"
+#include "policy/parts.h"
+
+namespace nvshare::policy {
+namespace {
+
+constexpr Bytes kSmall = Bytes{64} << 20;
+constexpr size_t kPrograms = 60;
+
+std::string text_of(const Actions& actions) {
+  std::ostringstream text;
+  for (const Action& action : actions) {
+    text << action.index() << ' ';
+    std::visit(Overloaded{[&](const SendLock& a) { text << a.client << ' ' << a.grant << ' ' << a.budget; },
+                          [&](const SendDrop& a) { text << a.client << ' ' << a.grant; },
+                          [&](const Note& a) { text << a.client << ' ' << a.tenant << ' ' << a.text; }, [](const auto&) {}},
+               action);
+    text << '\n';
+  }
+  return text.str();
+}
+
+std::string text_of(const std::vector<GpuView>& gpus) {
+  std::ostringstream text;
+  for (const TenantView& tenant : gpus.at(0).tenants) {
+    text << tenant.tenant << ": " << tenant.quota << ' ' << tenant.used << ' ' << tenant.debt << ' ' << tenant.active << tenant.throttled
+         << ' ' << tenant.throttled_time << '\n';
+  }
+  return text.str();
+}
+
+struct Program {
+  ClientId id = 0;
+  GrantId grant = 0;
+  bool waits = false;
+};
+
+// Programs that all fit and want the GPU most of the time, half of them with a ceiling. Two schedulers hear of all that they do; the second
+// one bills everybody at once.
+class TwoSchedulers {
+ public:
+  TwoSchedulers(uint64_t seed, const Config& config) : random_(seed), together_(make_state(config)), one_by_one_(make_state(config)) {
+    take(GpuAppeared{0, Bytes{256} << 30});
+    for (Program& program : programs_) join(program);
+  }
+
+  // Until they differ.
+  void run(int turns) {
+    for (int i = 0; i < turns && !::testing::Test::HasFailure(); ++i) {
+      now_ += static_cast<Duration>(random_() % 7'000'000);
+      Program& program = programs_[random_() % programs_.size()];
+      switch (random_() % 16) {
+        case 0:
+          take(ClientLeft{program.id, true});
+          join(program);
+          break;
+        case 1:
+          limit(program, static_cast<int>(random_() % 100) + 1);
+          break;
+        case 2:
+          if (program.grant != 0) release(program, true);
+          break;
+        default:
+          if (program.grant == 0 && !program.waits) request(program);
+      }
+      if (const auto deadline = next_deadline(*together_); deadline && *deadline <= now_) take(Tick{});
+      answer_drops();
+      if (i % 64 == 0) compare_views();
+    }
+    compare_views();
+  }
+
+  size_t ranked_most() const { return ranked_most_; }
+
+ private:
+  void join(Program& program) {
+    program = {next_id_++, 0, false};
+    if (random_() % 2 == 0) limit(program, static_cast<int>(random_() % 60) + 1);
+    take(ClientJoined{program.id, 0, program.id, 0, {kSmall, kSmall, 0}, true, false, false});
+    request(program);
+  }
+
+  void request(Program& program) {
+    program.waits = true;
+    take(LockRequested{program.id});
+  }
+
+  void limit(const Program& program, int ceiling) { take(ComputeLimit{program.id, ceiling, 0}); }
+
+  void release(Program& program, bool early) {
+    take(LockReleased{program.id, std::exchange(program.grant, 0), {kSmall, kSmall, 0}, early, 0, std::nullopt});
+  }
+
+  void answer_drops() {
+    for (const ClientId id : std::exchange(drops_, {})) {
+      for (Program& program : programs_) {
+        if (program.id != id || program.grant == 0) continue;
+        release(program, false);
+        request(program);
+      }
+    }
+  }
+
+  void take(const Event& event) {
+    for (auto& [id, gpu] : one_by_one_->gpus) unrank_all(gpu.quota);
+    const Actions actions = step(*together_, event, now_);
+    EXPECT_EQ(text_of(actions), text_of(step(*one_by_one_, event, now_)));
+    EXPECT_EQ(next_deadline(*together_), next_deadline(*one_by_one_));
+    EXPECT_EQ(check_invariants(*together_), std::nullopt);
+    for (const auto& [id, gpu] : together_->gpus) ranked_most_ = std::max(ranked_most_, gpu.quota.changes.ranking.places.size());
+    for (const Action& action : actions) {
+      if (const auto* drop = std::get_if<SendDrop>(&action)) drops_.push_back(drop->client);
+      if (const auto* lock = std::get_if<SendLock>(&action)) {
+        for (Program& program : programs_) {
+          if (program.id == lock->client) program = {program.id, lock->grant, false};
+        }
+      }
+    }
+  }
+
+  void compare_views() { EXPECT_EQ(text_of(view_of_tenants(*together_, now_)), text_of(view_of_tenants(*one_by_one_, now_))); }
+
+  std::mt19937_64 random_;
+  Instant now_ = 1'000'000'000;
+  StatePointer together_, one_by_one_;
+  std::vector<Program> programs_ = std::vector<Program>(kPrograms);
+  ClientId next_id_ = 1;
+  std::vector<ClientId> drops_;
+  size_t ranked_most_ = 0;
+};
+
+TEST(QuotaRanking, BilledTogetherIsAsBilledOneByOne) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(seed);
+    TwoSchedulers both(seed, Config());
+    both.run(1500);
+    EXPECT_GT(both.ranked_most(), kPrograms / 2);
+  }
+}
+
+TEST(QuotaRanking, TheSameWhereAllTakeTurnsAndNothingIsSavedInWindows) {
+  for (const char* mode : {"round-robin", "serial"}) {
+    SCOPED_TRACE(mode);
+    Config config;
+    config.scheduling_mode = *find_mode(mode);
+    TwoSchedulers both(4, config);
+    both.run(700);
+    EXPECT_GT(both.ranked_most(), kPrograms / 2);
+  }
+  Config windowed;
+  windowed.compute_window = 300'000'000;
+  TwoSchedulers both(5, windowed);
+  both.run(300);
+  EXPECT_EQ(both.ranked_most(), 0U);
+}
+
+}  // namespace
+}  // namespace nvshare::policy
