@@ -1,18 +1,16 @@
-// The swap engine's way out: what the scheduler asked for leaves the GPU. What did not change since it came in leaves first, without a
-// copy.
+#include "interposer/swap/eviction.h"
+
 #include <algorithm>
 
 #include "interposer/log.h"
 #include "interposer/memory/backends/managed.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
-#include "interposer/swap/engine.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
 using cuda::CUresult;
-using protocol::SwapProgress;
 
 namespace {
 
@@ -22,81 +20,42 @@ constexpr int64_t kReportEvery_ns = 500'000;
 
 }  // namespace
 
-class SwapEngine::Eviction {
- public:
-  Eviction(SwapEngine& engine, const Job& job) : engine_(engine), memory_(engine.device_.memory()), bytes_(job.bytes) {
-    progress_.direction = static_cast<uint8_t>(protocol::SwapDirection::kOut);
-    progress_.id = job.id;
-  }
-  void run();
+Eviction::Eviction(Device& device, SwapContext& context, uint64_t id, uint64_t bytes)
+    : device_(device), memory_(device.memory()), context_(context), bytes_(bytes), started_(now_ns()) {
+  progress_.direction = static_cast<uint8_t>(protocol::SwapDirection::kOut);
+  progress_.id = id;
+}
 
- private:
-  struct Leaving {
-    Piece piece;
-    Unchanged::Finding finding;
-  };
-  // One whose way out has begun, and whose end may not be known yet.
-  struct InFlight {
-    Leaving leaving;
-    cuda::CUevent event;
-    bool copying;  // an event tells when its copy is done; otherwise its host copy is true
-  };
+bool Eviction::stopping() { return device_.swap_engine().stopping(); }
 
-  void report(bool finished);
-  void choose();
-  void prepare_arena(const std::vector<Piece>& pieces);
-  bool needs_slot(const Piece& piece);
-  HostSlot find_slot(const Piece& piece);
-  void send(const Leaving& leaving);
-  bool copy_out(const Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying);
-  void drop_host_copy(const Piece& piece);
-  bool finish_out(const InFlight& moved, size_t* freed);
-  void finish_oldest();
-  void finish_all() {
-    while (count_ > 0) finish_oldest();
-  }
+void Eviction::finish_all() {
+  while (count_ > 0) finish_oldest();
+}
 
-  SwapEngine& engine_;
-  DeviceMemory& memory_;
-  const uint64_t bytes_;
-  const int64_t started_ = now_ns();
-  int64_t stalled_ns_ = 0;  // of that, what no copy took: waits for host memory to be made, and what leaves without one
-  SwapProgress progress_{};
-  uint64_t reported_ = 0;
-  int64_t reported_at_ = 0;
-  uint64_t copied_ = 0;
-  std::vector<Leaving> leaving_;
-  InFlight flight_[kDepth] = {};
-  uint32_t first_ = 0;
-  uint32_t count_ = 0;
-};
-
-void SwapEngine::run_evict(const Job& job) { Eviction(*this, job).run(); }
-
-void SwapEngine::Eviction::report(bool finished) {
+void Eviction::report(bool finished) {
   progress_.finished = finished ? 1 : 0;
   progress_.elapsed_ns = static_cast<uint64_t>(now_ns() - started_ - stalled_ns_);
   progress_.memory = memory_.report();
-  progress_.mistaken = engine_.unchanged_.take_mistake() ? 1 : 0;
+  progress_.mistaken = context_.unchanged.take_mistake() ? 1 : 0;
   reported_ = progress_.moved;
   reported_at_ = now_ns();
-  engine_.device_.turns().take(progress_);
+  device_.turns().take(progress_);
 }
 
 // Pins what is to leave, and finds out what of it did not change; that comes first.
-void SwapEngine::Eviction::choose() {
+void Eviction::choose() {
   const std::vector<Piece> pieces = memory_.residency.pin_resident(bytes_ - std::min<uint64_t>(bytes_, progress_.moved));
   prepare_arena(pieces);
   const int64_t looks = now_ns();
-  const std::vector<Unchanged::Finding> findings = engine_.unchanged_.look(pieces, engine_.out_stream_);
+  const std::vector<Unchanged::Finding> findings = context_.unchanged.look(pieces, context_.out());
   stalled_ns_ += now_ns() - looks;
   for (size_t i = 0; i < pieces.size(); ++i) leaving_.push_back({pieces[i], findings.empty() ? Unchanged::Finding{} : findings[i]});
   std::stable_partition(leaving_.begin(), leaving_.end(), [](const Leaving& one) { return one.finding.same; });
 }
 
 // A chunk, or a program's handle, leaves as a whole: often more than was asked for. What is kept of others is nobody's need.
-void SwapEngine::Eviction::prepare_arena(const std::vector<Piece>& pieces) {
-  if (engine_.device_.backend() != protocol::Backend::kVmm) return;
+void Eviction::prepare_arena(const std::vector<Piece>& pieces) {
+  if (device_.backend() != protocol::Backend::kVmm) return;
   uint64_t wanted = 0;
   uint64_t kept = memory_.copies.kept_bytes();
   for (const Piece& piece : pieces) {
@@ -107,15 +66,13 @@ void SwapEngine::Eviction::prepare_arena(const std::vector<Piece>& pieces) {
     }
   }
   const uint64_t used = memory_.arena.used_bytes();
-  memory_.arena.grow_to(used - std::min(used, kept) + wanted, engine_.context_, true);
+  memory_.arena.grow_to(used - std::min(used, kept) + wanted, context_.context(), true);
 }
 
 // Whether it has to be copied to host memory that it does not have yet.
-bool SwapEngine::Eviction::needs_slot(const Piece& piece) {
-  return piece.block->kind != BlockKind::kManaged && piece.chunk().host.data == nullptr;
-}
+bool Eviction::needs_slot(const Piece& piece) { return piece.block->kind != BlockKind::kManaged && piece.chunk().host.data == nullptr; }
 
-HostSlot SwapEngine::Eviction::find_slot(const Piece& piece) {
+HostSlot Eviction::find_slot(const Piece& piece) {
   HostSlot slot = memory_.copies.take_kept(piece);
   HostArena& arena = memory_.arena;
   if (slot.data == nullptr) slot = arena.allocate_ready(piece.bytes);
@@ -130,7 +87,7 @@ HostSlot SwapEngine::Eviction::find_slot(const Piece& piece) {
   return slot;
 }
 
-void SwapEngine::Eviction::drop_host_copy(const Piece& piece) {
+void Eviction::drop_host_copy(const Piece& piece) {
   Chunk& chunk = piece.chunk();
   memory_.arena.give_back(chunk.host);
   chunk.host = HostSlot{};
@@ -138,9 +95,9 @@ void SwapEngine::Eviction::drop_host_copy(const Piece& piece) {
 }
 
 // Starts one chunk on its way out, to `slot` if it needs one.
-bool SwapEngine::Eviction::copy_out(const Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
+bool Eviction::copy_out(const Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
   const RealDriver& driver = real_driver();
-  cuda::CUstream stream = engine_.out_stream_;
+  cuda::CUstream stream = context_.out();
   Chunk& chunk = piece.chunk();
   CUresult result = cuda::CUDA_SUCCESS;
   *copying = true;
@@ -152,7 +109,7 @@ bool SwapEngine::Eviction::copy_out(const Piece& piece, const HostSlot& slot, cu
   } else {
     if (slot.data == nullptr) return false;
     chunk.host = slot;
-    result = engine_.device_.process().vmm.open_window(memory_.blocks, *piece.block);
+    result = device_.process().vmm.open_window(memory_.blocks, *piece.block);
     if (result == cuda::CUDA_SUCCESS) {
       result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, piece.address(), piece.bytes, stream);
     }
@@ -165,7 +122,7 @@ bool SwapEngine::Eviction::copy_out(const Piece& piece, const HostSlot& slot, cu
   return false;
 }
 
-bool SwapEngine::Eviction::finish_out(const InFlight& moved, size_t* freed) {
+bool Eviction::finish_out(const InFlight& moved, size_t* freed) {
   const Piece& piece = moved.leaving.piece;
   const Unchanged::Finding& finding = moved.leaving.finding;
   CUresult result = moved.copying ? real_driver().cuEventSynchronize(moved.event) : cuda::CUDA_SUCCESS;
@@ -180,7 +137,7 @@ bool SwapEngine::Eviction::finish_out(const InFlight& moved, size_t* freed) {
   return true;
 }
 
-void SwapEngine::Eviction::finish_oldest() {
+void Eviction::finish_oldest() {
   const InFlight& oldest = flight_[first_];
   const Piece& piece = oldest.leaving.piece;
   const bool same = oldest.leaving.finding.same;
@@ -197,12 +154,12 @@ void SwapEngine::Eviction::finish_oldest() {
   }
   if (same) stalled_ns_ += now_ns() - begins;
   memory_.residency.unpin(piece);
-  first_ = (first_ + 1) % kDepth;
+  first_ = (first_ + 1) % SwapContext::kDepth;
   --count_;
   if (progress_.moved - reported_ >= kOutReportBytes && now_ns() - reported_at_ >= kReportEvery_ns) report(false);
 }
 
-void SwapEngine::Eviction::send(const Leaving& leaving) {
+void Eviction::send(const Leaving& leaving) {
   const Piece& piece = leaving.piece;
   if (!memory_.residency.begin(piece, ChunkState::kResident)) {
     // Freed; or gone with another part of its block.
@@ -213,10 +170,10 @@ void SwapEngine::Eviction::send(const Leaving& leaving) {
     memory_.residency.unpin(piece);
     return;
   }
-  if (count_ == kDepth) finish_oldest();
+  if (count_ == SwapContext::kDepth) finish_oldest();
   const HostSlot host = needs_slot(piece) ? find_slot(piece) : HostSlot{};
-  InFlight& next = flight_[(first_ + count_) % kDepth];
-  next = {leaving, engine_.events_[(first_ + count_) % kDepth], false};
+  InFlight& next = flight_[(first_ + count_) % SwapContext::kDepth];
+  next = {leaving, context_.event((first_ + count_) % SwapContext::kDepth), false};
   if (!copy_out(piece, host, next.event, &next.copying)) {
     progress_.failed = 1;
     memory_.residency.end(piece, ChunkState::kResident, 0);
@@ -226,26 +183,26 @@ void SwapEngine::Eviction::send(const Leaving& leaving) {
   ++count_;
 }
 
-void SwapEngine::Eviction::run() {
-  Turns& turns = engine_.device_.turns();
+void Eviction::run() {
+  Turns& turns = device_.turns();
   CUresult ignored = cuda::CUDA_SUCCESS;
-  if (turns.ask(turn::holds_lock) || engine_.stopping() || !engine_.enter_context(&ignored)) {
+  if (turns.ask(turn::holds_lock) || stopping() || !context_.enter(&ignored)) {
     progress_.failed = 1;
     report(true);
     return;
   }
   memory_.copies.set_evicting(true);
-  push_demand_out(engine_.device_, engine_.out_stream_);
+  push_demand_out(device_, context_.out());
   const size_t before = memory_.use.resident();
   memory_.allocations.trim_cache();  // what the last turn left for the next one
   progress_.moved = before - std::min(before, memory_.use.resident());
   choose();
   size_t next = 0;
-  for (; next < leaving_.size() && progress_.failed == 0 && !engine_.stopping(); ++next) send(leaving_[next]);
+  for (; next < leaving_.size() && progress_.failed == 0 && !stopping(); ++next) send(leaving_[next]);
   finish_all();
   for (; next < leaving_.size(); ++next) memory_.residency.unpin(leaving_[next].piece);
   memory_.copies.set_evicting(false);
-  engine_.leave_context();
+  context_.leave();
   report(true);
   log(LogLevel::kDebug, "moved out %llu MiB (%llu unchanged) in %lld ms%s", static_cast<unsigned long long>(progress_.moved >> 20),
       static_cast<unsigned long long>(progress_.unchanged >> 20), static_cast<long long>((now_ns() - started_) / 1'000'000),
