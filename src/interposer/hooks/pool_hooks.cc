@@ -89,7 +89,7 @@ NVSHARE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessD
   if ((opened | closed) == 0 || owner == nullptr) return result;
   pools().set_access(pool, opened, closed);
   if (!pools().placed_any()) return result;
-  owner->memory().backing.follow_pools(pools().reach());
+  owner->memory().access.follow_pools(pools().reach());
   opened_to_others.store(true, std::memory_order_relaxed);  // its slabs have other pools' memory, and are used again
   return result;
 }

@@ -178,7 +178,7 @@ bool reach_each_other(const Addresses& named) {
       continue;
     }
     if (pools().placed_at(range.base).pool != nullptr) continue;
-    opened = owner->memory().backing.open_to(address, gpus) || opened;
+    opened = owner->memory().access.open_to(address, gpus) || opened;
   }
   if (opened) opened_to_others.store(true, std::memory_order_relaxed);
   return opened;

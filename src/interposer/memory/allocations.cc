@@ -113,7 +113,7 @@ bool Allocations::attempt(const BlockOrder& order, bool needs_lock, Attempt* mad
   if (block != nullptr && !late) {
     block->in_resident = made->now;
     blocks_.insert(block);
-    backing_.follow(blocks_, *block);  // access may have changed since it was mapped
+    access_.follow(blocks_, *block);  // access may have changed since it was mapped
   } else {
     if (made->now) use_.drop_resident(order.bytes);
     use_.drop_allocated(order.bytes);
@@ -242,6 +242,35 @@ CUresult Allocations::place(CUdeviceptr* address, size_t bytes, CUcontext contex
     *address = slot;
     return cuda::CUDA_SUCCESS;
   }
+}
+
+// What no longer fits beside the rest under the client's ceiling is left to demand paging, as without nvshare: the driver takes pages of it
+// off the GPU when anybody needs the room, so it is not counted (a program may use more managed memory than the GPU has), only charged
+// against the tenant's limit.
+CUresult Allocations::allocate_managed(CUdeviceptr* address, size_t bytes, unsigned flags, CUcontext context) {
+  if (address == nullptr || bytes == 0 || flags == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (bytes > SIZE_MAX / 2 || !charge(device_, charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  BlockOrder order{bytes, bytes, context};
+  order.managed = flags;
+  Block* block = nullptr;
+  CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (use_.allocated() + bytes <= device_.limit().ceiling()) result = allocate_block(order, &block);
+  if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
+    result = backing_.make(order, &block);
+    if (result == cuda::CUDA_SUCCESS) {
+      log(LogLevel::kInfo, "%zu bytes of managed memory are left to demand paging: %zu are allocated, at most %zu fit", bytes,
+          use_.allocated(), device_.limit().ceiling());
+      Lock lock(blocks_.mutex);
+      block->demand = true;
+      blocks_.insert(block);
+    }
+  }
+  if (result != cuda::CUDA_SUCCESS) {
+    refund(device_, charged_bytes(bytes));
+    return result;
+  }
+  *address = block->base;
+  return cuda::CUDA_SUCCESS;
 }
 
 // ---- free ----

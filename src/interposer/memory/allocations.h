@@ -15,6 +15,7 @@
 #include "base/descriptors.h"
 #include "cuda/driver_api.h"
 #include "interposer/memory/backends/backing.h"
+#include "interposer/memory/backends/block_access.h"
 #include "interposer/memory/blocks.h"
 #include "interposer/memory/memory_use.h"
 #include "interposer/memory/recent_ceilings.h"
@@ -31,8 +32,9 @@ struct IpcToken;
 
 class Allocations {
  public:
-  Allocations(Device& device, Blocks& blocks, MemoryUse& use, Backing& backing, HostCopies& copies, Residency& residency)
-      : device_(device), blocks_(blocks), use_(use), backing_(backing), copies_(copies), residency_(residency) {}
+  Allocations(Device& device, Blocks& blocks, MemoryUse& use, BlockAccess& access, Backing& backing, HostCopies& copies,
+              Residency& residency)
+      : device_(device), blocks_(blocks), use_(use), access_(access), backing_(backing), copies_(copies), residency_(residency) {}
 
   // Driver calls, as the hooks answer them. `context` is current.
   cuda::CUresult allocate(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);
@@ -48,7 +50,7 @@ class Allocations {
   // It is about to be destroyed, and its handle may name another stream soon.
   void stream_leaves(cuda::CUstream stream);
 
-  // The program's own managed memory (managed.cc). It swaps by prefetches, and the program may use it on the host without the lock.
+  // The program's own managed memory. It swaps by prefetches, and the program may use it on the host without the lock.
   cuda::CUresult allocate_managed(cuda::CUdeviceptr* address, size_t bytes, unsigned flags, cuda::CUcontext context);
 
   // Memory that the program makes by cuMemCreate; `handle` says what. It is mapped by program_vmm.
@@ -131,6 +133,7 @@ class Allocations {
   Device& device_;
   Blocks& blocks_;
   MemoryUse& use_;
+  BlockAccess& access_;
   Backing& backing_;
   HostCopies& copies_;
   Residency& residency_;

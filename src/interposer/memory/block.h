@@ -42,6 +42,9 @@ enum class BlockKind : uint8_t {
   kHandle,   // one physical handle that the program made by cuMemCreate, mapped where the program mapped it (program_vmm.h)
 };
 
+// Its bytes are copied to host memory of ours when it leaves the GPU.
+inline bool is_copied(BlockKind kind) { return kind == BlockKind::kVmm || kind == BlockKind::kHandle; }
+
 // A kHandle block has one driver handle of its full size, in its first chunk: it may be exported. Its chunks are parts that are copied one
 // by one; the GPU memory comes with the first of them and goes when the last has been copied out. `base` is a window of ours, 0 until a
 // copy first needed it: the program maps and unmaps as it likes while the swap engine copies.

@@ -32,7 +32,7 @@ Block* Allocations::take_cached(const BlockOrder& order) {
     block->requested = order.requested;
     block->notes = new_notes();
     const bool for_pool = order.use == SlabUse::kPool;
-    if (std::exchange(block->for_pool, for_pool) != for_pool) backing_.follow(blocks_, *block);
+    if (std::exchange(block->for_pool, for_pool) != for_pool) access_.follow(blocks_, *block);
     return block;
   }
   return nullptr;

@@ -9,11 +9,12 @@ namespace nvshare::interposer {
 DeviceMemory::DeviceMemory(Device& of)
     : device(of),
       arena(of),
-      backing(of, blocks, arena),
+      access(of, blocks),
+      backing(of, blocks, arena, access),
       copies(blocks, arena),
-      residency(of, blocks, use, backing, copies),
+      residency(of, blocks, use, access, backing, copies),
       driver(of, use, residency),
-      allocations(of, blocks, use, backing, copies, residency) {}
+      allocations(of, blocks, use, access, backing, copies, residency) {}
 
 protocol::MemoryReport DeviceMemory::report() {
   protocol::MemoryReport report{};

@@ -5,6 +5,7 @@
 #include "interposer/host_arena/host_arena.h"
 #include "interposer/memory/allocations.h"
 #include "interposer/memory/backends/backing.h"
+#include "interposer/memory/backends/block_access.h"
 #include "interposer/memory/blocks.h"
 #include "interposer/memory/driver_memory.h"
 #include "interposer/memory/memory_use.h"
@@ -27,7 +28,8 @@ struct DeviceMemory {
   MemoryUse use;            // how much there is
   Blocks blocks;            // which addresses are ours
   HostArena arena;          // host memory for what is out
-  Backing backing;          // GPU memory behind blocks, and who may use it
+  BlockAccess access;       // which GPUs may use blocks' memory
+  Backing backing;          // addresses and GPU memory behind blocks
   HostCopies copies;        // host copies of what is on the GPU
   Residency residency;      // what is on the GPU, and may be
   DriverMemory driver;      // what the driver allocates for the program, and cannot move

@@ -57,7 +57,7 @@ void PeerAccess::tell(uint32_t ordinals) {
       if (pair.to_ordinal == ordinal) mask |= 1u << pair.from_ordinal;
     }
     accessors_[ordinal].store(mask, std::memory_order_release);
-    if (Device* owner = process_.device(ordinal)) owner->memory().backing.set_accessors(mask);
+    if (Device* owner = process_.device(ordinal)) owner->memory().access.set_accessors(mask);
     process_.ipc.set_accessors(ordinal, mask);
   }
 }

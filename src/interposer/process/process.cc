@@ -113,7 +113,7 @@ Device* Process::attach(int ordinal) {
     delete made;
     return nullptr;
   }
-  made->memory().backing.set_accessors(peers.accessors(ordinal));
+  made->memory().access.set_accessors(peers.accessors(ordinal));
   if (!made->link().start(needed_.need == SchedulerNeed::kWaits ? needed_.because : nullptr)) {
     // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
     made->use_backend(protocol::Backend::kNone);

@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "interposer/log.h"
-#include "interposer/memory/backends/managed.h"
 #include "interposer/process/device.h"
-#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -70,7 +68,7 @@ void Eviction::prepare_arena(const std::vector<Piece>& pieces) {
 }
 
 // Whether it has to be copied to host memory that it does not have yet.
-bool Eviction::needs_slot(const Piece& piece) { return piece.block->kind != BlockKind::kManaged && piece.chunk().host.data == nullptr; }
+bool Eviction::needs_slot(const Piece& piece) { return is_copied(piece.block->kind) && piece.chunk().host.data == nullptr; }
 
 HostSlot Eviction::find_slot(const Piece& piece) {
   HostSlot slot = memory_.copies.take_kept(piece);
@@ -99,21 +97,13 @@ bool Eviction::copy_out(const Piece& piece, const HostSlot& slot, cuda::CUevent 
   const RealDriver& driver = real_driver();
   cuda::CUstream stream = context_.out();
   Chunk& chunk = piece.chunk();
-  CUresult result = cuda::CUDA_SUCCESS;
-  *copying = true;
-  if (piece.block->kind == BlockKind::kManaged) {
-    result = driver.cuMemPrefetchAsync(piece.address(), piece.bytes, cuda::CU_DEVICE_CPU, stream);
-  } else if (chunk.host.data != nullptr) {
-    *copying = false;
-    return true;
-  } else {
+  *copying = chunk.host.data == nullptr;
+  if (!*copying) return true;
+  if (needs_slot(piece)) {
     if (slot.data == nullptr) return false;
     chunk.host = slot;
-    result = device_.process().vmm.open_window(memory_.blocks, *piece.block);
-    if (result == cuda::CUDA_SUCCESS) {
-      result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, piece.address(), piece.bytes, stream);
-    }
   }
+  CUresult result = memory_.backing.start_out(piece, stream);
   if (result == cuda::CUDA_SUCCESS) result = driver.cuEventRecord(event, stream);
   if (result == cuda::CUDA_SUCCESS) return true;
   log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
@@ -192,7 +182,7 @@ void Eviction::run() {
     return;
   }
   memory_.copies.set_evicting(true);
-  push_demand_out(device_, context_.out());
+  memory_.backing.managed.push_demand_out(context_.out());
   const size_t before = memory_.use.resident();
   memory_.allocations.trim_cache();  // what the last turn left for the next one
   progress_.moved = before - std::min(before, memory_.use.resident());

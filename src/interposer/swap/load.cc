@@ -3,9 +3,7 @@
 #include <utility>
 
 #include "interposer/log.h"
-#include "interposer/memory/backends/managed.h"
 #include "interposer/process/device.h"
-#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -65,24 +63,12 @@ bool Load::stopping() { return device_.swap_engine().stopping(); }
 // for longer when a program that is no client took it; a copy may fail for a reason that passes. Keep trying: nothing is lost by waiting.
 // Only a context that has failed for good is the program's to see.
 Load::Arrival Load::bring_in(const Piece& piece, bool* copied) {
-  Chunk& chunk = piece.chunk();
-  const RealDriver& driver = real_driver();
   const int64_t started = now_ns();
   int64_t complained = started;
   for (;;) {
     CUresult result = memory_.backing.map(*piece.block, piece.index);
     if (result == cuda::CUDA_SUCCESS) {
-      *copied = true;
-      if (piece.block->kind == BlockKind::kManaged) {
-        result = prefetch_in(device_, piece, context_.in(), copied);
-      } else if (chunk.host.data != nullptr) {
-        result = device_.process().vmm.open_window(memory_.blocks, *piece.block);
-        if (result == cuda::CUDA_SUCCESS) {
-          result = driver.cuMemcpyHtoDAsync_v2(piece.address(), chunk.host.data, piece.bytes, context_.in());
-        }
-      } else {
-        *copied = false;
-      }
+      result = memory_.backing.start_in(piece, context_.in(), copied);
       if (result == cuda::CUDA_SUCCESS) return Arrival::kIn;
       // Unless other parts of it are here already.
       if (memory_.residency.arriving_bytes(piece) > 0) memory_.backing.unmap(*piece.block, piece.index);

@@ -22,10 +22,9 @@ bool Prefetch::wanted() {
 }
 
 bool Prefetch::fetch(const Piece& piece) {
-  const HostSlot& host = piece.chunk().host;
-  if (host.data == nullptr || memory_.backing.map(*piece.block, piece.index) != cuda::CUDA_SUCCESS) return false;
-  const CUresult result = real_driver().cuMemcpyHtoDAsync_v2(piece.address(), host.data, piece.bytes, context_.in());
-  if (result == cuda::CUDA_SUCCESS) return true;
+  bool copying = false;
+  if (piece.chunk().host.data == nullptr || memory_.backing.map(*piece.block, piece.index) != cuda::CUDA_SUCCESS) return false;
+  if (memory_.backing.start_in(piece, context_.in(), &copying) == cuda::CUDA_SUCCESS) return true;
   memory_.backing.unmap(*piece.block, piece.index);
   return false;
 }

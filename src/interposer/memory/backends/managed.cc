@@ -1,74 +1,48 @@
-// The program's own managed memory: the driver's allocation, of the very size that was asked for, that swaps by prefetches. The host may
-// touch it at any time; the GPU only in a turn. Its pages move by themselves if the program does that, so `resident` is the most that may
-// be on the GPU.
-//
-// What no longer fits beside the rest under the client's ceiling is left to demand paging, as without nvshare: the driver takes pages of it
-// off the GPU when anybody needs the room, so it is not counted (a program may use more managed memory than the GPU has), only charged
-// against the tenant's limit.
 #include "interposer/memory/backends/managed.h"
 
-#include <algorithm>
+#include <vector>
 
-#include "interposer/log.h"
-#include "interposer/memory/allocations.h"
-#include "interposer/memory/charges.h"
+#include "interposer/memory/backends/plain.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/device.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
-using cuda::CUcontext;
-using cuda::CUdeviceptr;
 using cuda::CUresult;
 
-CUresult Allocations::allocate_managed(CUdeviceptr* address, size_t bytes, unsigned flags, CUcontext context) {
-  if (address == nullptr || bytes == 0 || flags == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (bytes > SIZE_MAX / 2 || !charge(device_, charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  BlockOrder order{bytes, bytes, context};
-  order.managed = flags;
-  Block* block = nullptr;
-  CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  if (use_.allocated() + bytes <= device_.limit().ceiling()) result = allocate_block(order, &block);
-  if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
-    result = backing_.make(order, &block);
-    if (result == cuda::CUDA_SUCCESS) {
-      log(LogLevel::kInfo, "%zu bytes of managed memory are left to demand paging: %zu are allocated, at most %zu fit", bytes,
-          use_.allocated(), device_.limit().ceiling());
-      Lock lock(blocks_.mutex);
-      block->demand = true;
-      blocks_.insert(block);
-    }
-  }
-  if (result != cuda::CUDA_SUCCESS) {
-    refund(device_, charged_bytes(bytes));
-    return result;
-  }
-  *address = block->base;
-  return cuda::CUDA_SUCCESS;
+CUresult ManagedBackend::reserve(Block& block, const BlockOrder& order) {
+  block.address_bytes = block.bytes;
+  return real_driver().cuMemAllocManaged(&block.base, block.bytes, block.of_program ? order.managed : cuda::CU_MEM_ATTACH_GLOBAL);
 }
 
-CUresult prefetch_in(Device& device, const Piece& piece, cuda::CUstream stream, bool* copying) {
+CUresult ManagedBackend::give_back(Block& block) { return free_unless_gone(block); }
+
+CUresult ManagedBackend::start_in(const Piece& piece, cuda::CUstream stream, bool* copying) {
   const bool ours = !piece.block->of_program;
   {
-    Lock lock(device.memory().blocks.mutex);
+    Lock lock(device_.memory().blocks.mutex);
     // Never used on the GPU, or advised to stay on the host: what the GPU touches comes by itself.
     *copying = !piece.chunk().host_preferred;
   }
   if (!*copying) return cuda::CUDA_SUCCESS;
-  CUresult result = real_driver().cuMemPrefetchAsync(piece.address(), piece.bytes, device.ordinal(), stream);
+  CUresult result = real_driver().cuMemPrefetchAsync(piece.address(), piece.bytes, device_.ordinal(), stream);
   if (ours || result == cuda::CUDA_SUCCESS) return result;
   // Memory of another attachment, or a GPU without concurrent access: demand paging does it.
   *copying = false;
   return result == cuda::CUDA_ERROR_INVALID_VALUE || result == cuda::CUDA_ERROR_INVALID_DEVICE ? cuda::CUDA_SUCCESS : result;
 }
 
-void push_demand_out(Device& device, cuda::CUstream stream) {
+CUresult ManagedBackend::start_out(const Piece& piece, cuda::CUstream stream) {
+  return real_driver().cuMemPrefetchAsync(piece.address(), piece.bytes, cuda::CU_DEVICE_CPU, stream);
+}
+
+void ManagedBackend::push_demand_out(cuda::CUstream stream) {
   std::vector<Block*> pinned;
-  Blocks& blocks = device.memory().blocks;
+  DeviceMemory& memory = device_.memory();
   {
-    Lock lock(blocks.mutex);
-    for (Block* block : blocks.by_address()) {
+    Lock lock(memory.blocks.mutex);
+    for (Block* block : memory.blocks.by_address()) {
       if (!block->demand) continue;
       ++block->pins;
       pinned.push_back(block);
@@ -76,9 +50,9 @@ void push_demand_out(Device& device, cuda::CUstream stream) {
   }
   for (Block* block : pinned) {
     real_driver().cuMemPrefetchAsync(block->base, block->bytes, cuda::CU_DEVICE_CPU, stream);  // if not, the driver takes it when it must
-    device.memory().residency.unpin({block, 0, 0});
+    memory.residency.unpin({block, 0, 0});
   }
-  for (const Pools::Placed& placed : pools().managed_of(device.ordinal())) {
+  for (const Pools::Placed& placed : pools().managed_of(device_.ordinal())) {
     real_driver().cuMemPrefetchAsync(placed.address, placed.bytes, cuda::CU_DEVICE_CPU, stream);  // the same
   }
 }

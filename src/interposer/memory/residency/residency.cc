@@ -215,7 +215,7 @@ bool Residency::begin(const Piece& piece, ChunkState expected) {
 void Residency::end(const Piece& piece, ChunkState now, size_t resident_less) {
   Lock lock(blocks_.mutex);
   piece.chunk().state = now;
-  if (now == ChunkState::kResident && !piece.block->doomed) backing_.follow(blocks_, *piece.block);
+  if (now == ChunkState::kResident && !piece.block->doomed) access_.follow(blocks_, *piece.block);
   use_.drop_resident(resident_less);
 }
 
@@ -263,7 +263,7 @@ size_t Residency::leave(const Piece& piece) {
     }
     for (uint32_t i = 0; i < block.chunk_count; ++i) block.chunks[i].state = ChunkState::kMoving;
   }
-  device_.process().vmm.displace(block);
+  backing_.unmap(block, 0);
   Lock lock(blocks_.mutex);
   for (uint32_t i = 0; i < block.chunk_count; ++i) block.chunks[i].state = ChunkState::kSwapped;
   block.in_resident = false;

@@ -13,6 +13,7 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/memory/backends/backing.h"
+#include "interposer/memory/backends/block_access.h"
 #include "interposer/memory/block.h"
 #include "interposer/memory/blocks.h"
 #include "interposer/memory/memory_use.h"
@@ -24,8 +25,8 @@ class Device;
 
 class Residency {
  public:
-  Residency(Device& device, Blocks& blocks, MemoryUse& use, Backing& backing, HostCopies& copies)
-      : device_(device), blocks_(blocks), use_(use), backing_(backing), copies_(copies) {}
+  Residency(Device& device, Blocks& blocks, MemoryUse& use, BlockAccess& access, Backing& backing, HostCopies& copies)
+      : device_(device), blocks_(blocks), use_(use), access_(access), backing_(backing), copies_(copies) {}
 
   // From the link: with `running`, allocations are mapped at once.
   void set_running(bool running);
@@ -74,6 +75,7 @@ class Residency {
   Device& device_;
   Blocks& blocks_;
   MemoryUse& use_;
+  BlockAccess& access_;
   Backing& backing_;
   HostCopies& copies_;
   std::atomic<bool> keeps_{false};  // keep_all() was called

@@ -55,8 +55,7 @@ void HostCopies::drop(const Blocks&, Block& block) {
 }
 
 bool HostCopies::hash_wanted(const Piece& piece) {
-  const bool movable = piece.block->kind == BlockKind::kVmm || piece.block->kind == BlockKind::kHandle;
-  if (!movable || piece.bytes % kHashUnitBytes != 0) return false;
+  if (!is_copied(piece.block->kind) || piece.bytes % kHashUnitBytes != 0) return false;
   Lock lock(blocks_.mutex);
   const Chunk& chunk = piece.chunk();
   return chunk.state == ChunkState::kResident && chunk.host.data == nullptr && chunk.kept.wants_hash();
