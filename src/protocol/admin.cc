@@ -36,7 +36,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PodNotice, number, uid, reason, 
 #define NVSHARE_STATUS_FIELDS                                                                                                  \
   version, pid, runtime_dir, epoch, changes, uptime_ns, nvml, host_memory_available, host_memory_budget, host_memory_reserved, \
       host_memory_used, host_memory_bound, switch_time_mode, gpus, tenants, clients, bounds, bypasses, mps, own
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, since, there, NVSHARE_STATUS_FIELDS)
+static void find_field(StatusReport& report, JsonFields& fields) { NVSHARE_FOUND_FIELDS(since, there, NVSHARE_STATUS_FIELDS) }
 static void each_field(const StatusReport& report, JsonText& text) {
   NVSHARE_REPORT_FIELDS(NVSHARE_STATUS_FIELDS)
   if (report.since == 0) return;  // what is for viewers that wait is nobody else's
@@ -350,17 +350,17 @@ Result<Request> decode_pods_request(const Json& json) {
   return Request(request);
 }
 
-// The fields of reports that may have a fraction. Reading such a number, or one beyond 64 bits, as an integer has no defined result.
-constexpr std::string_view kFractions[] = {"nvml_others", "bandwidth_out", "bandwidth_in", "quota",
-                                           "share",       "share_window",  "nvml_share",   "nvml_billed"};
+Error refused_because(const std::string& error) {
+  return error_format("%.250s", error.empty() ? "the scheduler refused without a reason" : error.c_str());
+}
 
-// The reply's object, or the error that it carries.
+// The reply's object, or the error that it carries. None has a number with a fraction or beyond 64 bits: reading one as an integer has no
+// defined result.
 Result<Json> decode_reply(std::string_view line) {
   std::string key, wrong;
   const auto look = [&](int, Json::parse_event_t event, const Json& value) {
     if (event == Json::parse_event_t::key) key = value.get_ref<const std::string&>();
-    const bool is_fraction = event == Json::parse_event_t::value && value.is_number_float();
-    if (is_fraction && std::find(std::begin(kFractions), std::end(kFractions), key) == std::end(kFractions)) wrong = key;
+    if (event == Json::parse_event_t::value && value.is_number_float()) wrong = key;
     return true;
   };
   Json json = nests_too_deep(line) ? Json() : Json::parse(line, look, false);
@@ -369,8 +369,18 @@ Result<Json> decode_reply(std::string_view line) {
   auto ok = json.find("ok");
   if (ok != json.end() && ok->is_boolean() && ok->get<bool>()) return json;
   auto error = json.find("error");
-  return error_format("%.250s", error != json.end() && error->is_string() ? error->get_ref<const std::string&>().c_str()
-                                                                          : "the scheduler refused without a reason");
+  return refused_because(error != json.end() && error->is_string() ? error->get<std::string>() : std::string());
+}
+
+struct StatusReply {
+  bool ok = false;
+  std::string error;
+  StatusReport report;
+};
+void find_field(StatusReply& reply, JsonFields& fields) {
+  fields.field("ok", reply.ok);
+  fields.field("error", reply.error);
+  find_field(reply.report, fields);
 }
 
 struct Encoder {
@@ -512,13 +522,12 @@ Result<Request> decode_request(std::string_view line) {
 }
 
 Result<StatusReport> decode_status(std::string_view line) {
-  Result<Json> json = decode_reply(line);
-  if (!json) return json.error();
-  try {
-    return json->get<StatusReport>();
-  } catch (const Json::exception& problem) {
-    return error_format("the scheduler's status cannot be read: %.180s", problem.what());
+  StatusReply reply;
+  if (const auto read = read_json(line, json_place(reply)); !read) {
+    return error_format("the scheduler's status cannot be read: %.180s", read.error().text);
   }
+  if (!reply.ok) return refused_because(reply.error);
+  return std::move(reply.report);
 }
 
 Result<uint64_t> decode_tenant(std::string_view line) {

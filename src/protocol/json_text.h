@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/json_read.h"
+
 namespace nvshare::protocol {
 
 // Appends to a text, in pieces. Values that NVSHARE_REPORT has declared have each_field().
@@ -147,9 +149,11 @@ class JsonText {
 
 }  // namespace nvshare::protocol
 
-// At the namespace of a struct of plain fields: how it is read from JSON (fields may be missing), and written.
+// At the namespace of a struct of plain fields: how it is written, and where what is read belongs.
 #define NVSHARE_REPORT_FIELD(name) text.field("\"" #name "\":", report.name);
 #define NVSHARE_REPORT_FIELDS(...) NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NVSHARE_REPORT_FIELD, __VA_ARGS__))
-#define NVSHARE_REPORT(Type, ...)                                    \
-  NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Type, __VA_ARGS__) \
-  inline void each_field(const Type& report, ::nvshare::protocol::JsonText& text) { NVSHARE_REPORT_FIELDS(__VA_ARGS__) }
+#define NVSHARE_FOUND_FIELD(name) fields.field(#name, report.name);
+#define NVSHARE_FOUND_FIELDS(...) NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NVSHARE_FOUND_FIELD, __VA_ARGS__))
+#define NVSHARE_REPORT(Type, ...)                                                                                        \
+  inline void each_field(const Type& report, ::nvshare::protocol::JsonText& text) { NVSHARE_REPORT_FIELDS(__VA_ARGS__) } \
+  inline void find_field(Type& report, ::nvshare::protocol::JsonFields& fields) { NVSHARE_FOUND_FIELDS(__VA_ARGS__) }

@@ -94,12 +94,11 @@ StatusReport news_since(const StatusReport& report, uint64_t since) {
           own};
 }
 
-bool complete(StatusReport& news, const StatusReport& before) {
+bool complete(StatusReport& news, StatusReport before) {
   if (news.since == 0) return true;
   if (news.epoch != before.epoch || news.pid != before.pid || news.since != before.changes) return false;
-  std::unordered_map<uint64_t, const ClientReport*> known;
-  for (const ClientReport& client : before.clients) known[client.id] = &client;
-  std::unordered_map<uint64_t, ClientReport*> changed;
+  std::unordered_map<uint64_t, ClientReport*> known, changed;
+  for (ClientReport& client : before.clients) known[client.id] = &client;
   for (ClientReport& client : news.clients) changed[client.id] = &client;
   std::vector<ClientReport> clients;
   clients.reserve(news.there.size());
@@ -107,15 +106,17 @@ bool complete(StatusReport& news, const StatusReport& before) {
     if (const auto at = changed.find(id); at != changed.end()) {
       clients.push_back(std::move(*at->second));
     } else if (const auto old = known.find(id); old != known.end()) {
-      clients.push_back(*old->second);
+      clients.push_back(std::move(*old->second));
       clients.back().since_ns += news.uptime_ns - before.uptime_ns;
     }
   }
   news.clients = std::move(clients);
-  std::vector<TenantReport> tenants = before.tenants;
+  std::vector<TenantReport> tenants = std::move(before.tenants);
+  std::unordered_map<uint64_t, size_t> index;
+  for (size_t i = 0; i < tenants.size(); ++i) index[tenants[i].id] = i;
   for (TenantReport& tenant : news.tenants) {
-    const auto same = std::find_if(tenants.begin(), tenants.end(), [&](const TenantReport& each) { return each.id == tenant.id; });
-    same == tenants.end() ? tenants.push_back(std::move(tenant)) : void(*same = std::move(tenant));
+    const auto same = index.find(tenant.id);
+    same == index.end() ? tenants.push_back(std::move(tenant)) : void(tenants[same->second] = std::move(tenant));
   }
   news.tenants = std::move(tenants);
   news.since = 0;

@@ -38,6 +38,6 @@ StatusReport news_since(const StatusReport& report, uint64_t since);
 
 // Puts back into `news` what news_since() left out, from `before`, which is complete: clients in the order of `there`, in their states for
 // so much longer. Tenants that have left stay until the next complete report. False: `news` is of another scheduler, or not for `before`.
-bool complete(StatusReport& news, const StatusReport& before);
+bool complete(StatusReport& news, StatusReport before);
 
 }  // namespace nvshare::protocol::admin

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 namespace nvshare::cli::top {
@@ -22,11 +24,36 @@ constexpr double kMentioned = 0.1;
 // More than this beyond the cell's time: several ran at once.
 constexpr double kOverlap = 1.25;
 
-const TenantReport* tenant_of(const StatusReport& report, uint64_t id) {
-  for (const TenantReport& tenant : report.tenants) {
-    if (tenant.id == id) return &tenant;
+// A report's tenants by their ids; the report outlives it.
+class TenantsById {
+ public:
+  explicit TenantsById(const StatusReport& report) {
+    for (const TenantReport& tenant : report.tenants) by_id_[tenant.id] = &tenant;
   }
-  return nullptr;
+  const TenantReport* find(uint64_t id) const {
+    const auto at = by_id_.find(id);
+    return at != by_id_.end() ? at->second : nullptr;
+  }
+  std::string name(uint64_t id) const {
+    const TenantReport* tenant = find(id);
+    return tenant != nullptr ? tenant->name : fmt::format("tenant {}", id);
+  }
+
+ private:
+  std::unordered_map<uint64_t, const TenantReport*> by_id_;
+};
+
+using ClientsOfGpu = std::vector<const ClientReport*>;
+
+// In the order of the report's GPUs.
+std::vector<ClientsOfGpu> clients_by_gpu(const StatusReport& report) {
+  std::unordered_map<std::string_view, size_t> index;
+  for (size_t i = 0; i < report.gpus.size(); ++i) index[report.gpus[i].uuid] = i;
+  std::vector<ClientsOfGpu> clients(report.gpus.size());
+  for (const ClientReport& client : report.clients) {
+    if (const auto at = index.find(client.gpu); at != index.end()) clients[at->second].push_back(&client);
+  }
+  return clients;
 }
 
 const UsageReport* usage_of(const TenantReport& tenant, const std::string& gpu) {
@@ -38,30 +65,51 @@ const UsageReport* usage_of(const TenantReport& tenant, const std::string& gpu) 
 
 bool runs(const ClientReport& client) { return client.state == "running" || client.state == "paused" || client.state == "dropping"; }
 
-std::string name_of(const StatusReport& report, const ClientReport& client) {
-  const TenantReport* tenant = tenant_of(report, client.tenant);
-  return tenant != nullptr ? tenant->name : fmt::format("tenant {}", client.tenant);
-}
-
-Row row_of(const StatusReport& report, const ClientReport& client, size_t gpu, char letter) {
+Row row_of(const GpuReport& of, const TenantsById& tenants, const ClientReport& client, size_t gpu, char letter) {
   Row row;
   row.client = client;
   row.gpu = gpu;
   row.letter = letter;
-  row.tenant = name_of(report, client);
+  row.tenant = tenants.name(client.tenant);
   row.memory_limit = client.gpu_memory_limit;
-  const TenantReport* tenant = tenant_of(report, client.tenant);
+  const TenantReport* tenant = tenants.find(client.tenant);
   if (tenant == nullptr) return row;
   row.core_limit = tenant->gpu_core_limit;
   row.core_reserved = tenant->gpu_core_reserved;
   row.priority = tenant->priority;
   row.suspended = tenant->paused;
   for (const auto& compute : tenant->compute) {
-    if (compute.gpu != client.gpu || report.gpus[gpu].compute_mode == "unlimited") continue;
+    if (compute.gpu != client.gpu || of.compute_mode == "unlimited") continue;
     row.share = compute.share_window;
     row.throttled = compute.throttled;
   }
   return row;
+}
+
+GpuPanel panel_of(const GpuReport& gpu, size_t index, const ClientsOfGpu& clients, const TenantsById& of,
+                  const std::map<uint64_t, char>& letters) {
+  GpuPanel panel;
+  panel.index = index;
+  panel.report = gpu;
+  std::map<char, TenantBytes> tenants;
+  for (const ClientReport* client : clients) {
+    const char letter = letters.at(client->tenant);
+    TenantBytes& bytes = tenants[letter];
+    bytes.tenant = client->tenant;
+    bytes.letter = letter;
+    bytes.resident += client->resident;
+    bytes.swapped += client->swapped;
+    panel.resident += client->resident;
+    panel.swapped += client->swapped;
+    ++panel.clients;
+    if (client->state == "waiting") ++panel.waiting;
+    if (!runs(*client)) continue;
+    if (!panel.running.empty()) panel.running += ", ";
+    panel.running += fmt::format("{} ({} {})", of.name(client->tenant), client->program, client->pid);
+    panel.running_since_ns = std::max(panel.running_since_ns, client->since_ns);
+  }
+  for (const auto& [letter, bytes] : tenants) panel.tenants.push_back(bytes);
+  return panel;
 }
 
 }  // namespace
@@ -77,11 +125,12 @@ char History::letter_of(uint64_t tenant) {
 
 // A letter is free again once its tenant has left and no strip shows it.
 void History::forget_letters(const StatusReport& report) {
+  const TenantsById tenants(report);
   for (auto entry = letters_.begin(); entry != letters_.end();) {
     const bool shown = std::any_of(past_.begin(), past_.end(), [&](const auto& gpu) {
       return std::find(gpu.second.strip.begin(), gpu.second.strip.end(), entry->second) != gpu.second.strip.end();
     });
-    if (tenant_of(report, entry->first) == nullptr && !shown) {
+    if (tenants.find(entry->first) == nullptr && !shown) {
       entry = letters_.erase(entry);
     } else {
       ++entry;
@@ -90,22 +139,29 @@ void History::forget_letters(const StatusReport& report) {
 }
 
 // What each tenant ran since the last report goes into the cell that is being filled; full cells become marks.
-void History::fill_strip(const StatusReport& report, const std::string& gpu, double now_s) {
-  GpuPast& past = past_[gpu];
-  if (!last_) {
-    past.cell_began_s = now_s;
-    return;
+void History::fill_strips(const StatusReport& report, double now_s) {
+  for (const GpuReport& gpu : report.gpus) {
+    GpuPast& past = past_[gpu.uuid];
+    if (!last_) past.cell_began_s = now_s;
   }
+  if (!last_) return;
+  const TenantsById tenants_before(*last_);
   for (const TenantReport& tenant : report.tenants) {
-    const UsageReport* usage = usage_of(tenant, gpu);
-    const TenantReport* tenant_before = tenant_of(*last_, tenant.id);
-    const UsageReport* before = tenant_before != nullptr ? usage_of(*tenant_before, gpu) : nullptr;
-    if (usage == nullptr) continue;
-    const int64_t ran = usage->running_ns - (before != nullptr ? before->running_ns : 0);
-    const int64_t swapped = usage->swapping_ns - (before != nullptr ? before->swapping_ns : 0);
-    if (ran > 0) past.ran_s[tenant.id] += static_cast<double>(ran) / 1e9;
-    if (swapped > 0) past.swapping_s += static_cast<double>(swapped) / 1e9;
+    const TenantReport* tenant_before = tenants_before.find(tenant.id);
+    for (const UsageReport& usage : tenant.usage) {
+      const auto past = past_.find(usage.gpu);
+      if (past == past_.end()) continue;
+      const UsageReport* before = tenant_before != nullptr ? usage_of(*tenant_before, usage.gpu) : nullptr;
+      const int64_t ran = usage.running_ns - (before != nullptr ? before->running_ns : 0);
+      const int64_t swapped = usage.swapping_ns - (before != nullptr ? before->swapping_ns : 0);
+      if (ran > 0) past->second.ran_s[tenant.id] += static_cast<double>(ran) / 1e9;
+      if (swapped > 0) past->second.swapping_s += static_cast<double>(swapped) / 1e9;
+    }
   }
+  for (const GpuReport& gpu : report.gpus) fill_cell(past_[gpu.uuid], now_s);
+}
+
+void History::fill_cell(GpuPast& past, double now_s) {
   const double length_s = now_s - past.cell_began_s;
   if (length_s < cell_s_ * 0.999) return;
   double sum_s = 0;
@@ -135,34 +191,6 @@ void History::fill_strip(const StatusReport& report, const std::string& gpu, dou
   past.cell_began_s = now_s;
 }
 
-GpuPanel History::panel(const StatusReport& report, size_t index) const {
-  const GpuReport& gpu = report.gpus[index];
-  GpuPanel panel;
-  panel.index = index;
-  panel.report = gpu;
-  std::map<char, TenantBytes> tenants;
-  for (const ClientReport& client : report.clients) {
-    if (client.gpu != gpu.uuid) continue;
-    const char letter = letters_.at(client.tenant);
-    TenantBytes& bytes = tenants[letter];
-    bytes.tenant = client.tenant;
-    bytes.letter = letter;
-    bytes.resident += client.resident;
-    bytes.swapped += client.swapped;
-    panel.resident += client.resident;
-    panel.swapped += client.swapped;
-    ++panel.clients;
-    if (client.state == "waiting") ++panel.waiting;
-    if (!runs(client)) continue;
-    if (!panel.running.empty()) panel.running += ", ";
-    panel.running += fmt::format("{} ({} {})", name_of(report, client), client.program, client.pid);
-    panel.running_since_ns = std::max(panel.running_since_ns, client.since_ns);
-  }
-  for (const auto& [letter, bytes] : tenants) panel.tenants.push_back(bytes);
-  if (const auto past = past_.find(gpu.uuid); past != past_.end()) panel.strip.assign(past->second.strip.begin(), past->second.strip.end());
-  return panel;
-}
-
 Model History::model_of(const StatusReport& report) const {
   Model model;
   model.known = true;
@@ -173,11 +201,15 @@ Model History::model_of(const StatusReport& report) const {
   model.host_used = report.host_memory_used;
   model.host_budget = report.host_memory_budget;
   model.strip_cell_s = cell_s_;
+  model.rows.reserve(report.clients.size());
+  const TenantsById tenants(report);
+  const std::vector<ClientsOfGpu> clients = clients_by_gpu(report);
   for (size_t i = 0; i < report.gpus.size(); ++i) {
-    model.gpus.push_back(panel(report, i));
-    for (const ClientReport& client : report.clients) {
-      if (client.gpu == report.gpus[i].uuid) model.rows.push_back(row_of(report, client, i, letters_.at(client.tenant)));
-    }
+    const GpuReport& gpu = report.gpus[i];
+    GpuPanel& panel = model.gpus.emplace_back(panel_of(gpu, i, clients[i], tenants, letters_));
+    if (const auto past = past_.find(gpu.uuid); past != past_.end())
+      panel.strip.assign(past->second.strip.begin(), past->second.strip.end());
+    for (const ClientReport* client : clients[i]) model.rows.push_back(row_of(gpu, tenants, *client, i, letters_.at(client->tenant)));
   }
   return model;
 }
@@ -186,7 +218,7 @@ void History::add(const StatusReport& report, double now_s) {
   // Another scheduler: its counters begin anew.
   if (last_ && (last_->epoch != report.epoch || last_->pid != report.pid)) last_.reset();
   for (const ClientReport& client : report.clients) letter_of(client.tenant);
-  for (const GpuReport& gpu : report.gpus) fill_strip(report, gpu.uuid, now_s);
+  fill_strips(report, now_s);
   forget_letters(report);
 
   model_ = model_of(report);

@@ -91,8 +91,8 @@ class History {
   char letter_of(uint64_t tenant);
   void forget_letters(const protocol::admin::StatusReport& report);
   Model model_of(const protocol::admin::StatusReport& report) const;
-  GpuPanel panel(const protocol::admin::StatusReport& report, size_t index) const;
-  void fill_strip(const protocol::admin::StatusReport& report, const std::string& gpu, double now_s);
+  void fill_strips(const protocol::admin::StatusReport& report, double now_s);
+  void fill_cell(GpuPast& past, double now_s);
 
   size_t cells_;
   double cell_s_;

@@ -36,7 +36,7 @@ constexpr double kEarlyShare = 0.3, kEarlySMax = 0.3;  // of the interval; repor
 // The scheduler that answers; another one after it was restarted.
 class Source {
  public:
-  using Answer = std::optional<Result<protocol::admin::StatusReport>>;
+  using Answer = std::optional<Result<const protocol::admin::StatusReport*>>;  // good until the next one
 
   Result<protocol::admin::StatusReport> report() {
     if (auto ok = find(); !ok) return ok.error();
@@ -51,7 +51,7 @@ class Source {
   // once.
   Answer begin(double within_s, double early_s) {
     if (auto ok = find(); !ok) return Answer(ok.error());
-    if (!admin_) return Answer(ask_own(runtime_directory_));
+    if (!admin_) return own();
     protocol::admin::StatusRequest request;
     if (last_ && last_->changes != 0) {
       const double within_ms = std::clamp(within_s * 1000, 1.0, static_cast<double>(protocol::admin::kStatusWaitMsMax));
@@ -72,12 +72,12 @@ class Source {
     auto report = protocol::admin::decode_status(**line);
     if (!report) return failed(report.error());
     is_all_ = report->since == 0;
-    if (!is_all_ && (!last_ || !complete(*report, *last_))) {  // another scheduler's: all of it, next
+    if (!is_all_ && (!last_ || !complete(*report, std::move(*last_)))) {  // another scheduler's: all of it, next
       last_.reset();
       return {};
     }
-    last_ = *report;
-    return Answer(std::move(*report));
+    last_ = std::move(*report);
+    return Answer(&*last_);
   }
 
   // Whether the report of the last answer was complete, with all amounts and times as they are now.
@@ -116,6 +116,13 @@ class Source {
     return {};
   }
 
+  Answer own() {
+    auto report = ask_own(runtime_directory_);
+    if (!report) return Answer(report.error());
+    own_ = std::move(*report);
+    return Answer(&own_);
+  }
+
   Answer failed(const Error& error) {
     admin_.reset();
     asked_ = false;
@@ -126,8 +133,9 @@ class Source {
 
   std::optional<AdminConnection> admin_;
   std::string runtime_directory_;
-  std::string reason_ = "no scheduler answers";  // while there is none
-  std::optional<protocol::admin::StatusReport> last_;
+  std::string reason_ = "no scheduler answers";        // while there is none
+  std::optional<protocol::admin::StatusReport> last_;  // the admin's
+  protocol::admin::StatusReport own_;
   bool is_all_ = true;
   bool asked_ = false;
 };
@@ -199,8 +207,9 @@ class Follower {
     if (!answer) return;
     has_looked_ = true;
     if (!*answer) return history_.fail(answer->error().text);
-    if (!source_.is_all()) return history_.refresh(**answer);
-    history_.add(**answer, static_cast<double>((*answer)->uptime_ns) / 1e9);  // not when it came: it may be another viewer's
+    const protocol::admin::StatusReport& report = ***answer;
+    if (!source_.is_all()) return history_.refresh(report);
+    history_.add(report, static_cast<double>(report.uptime_ns) / 1e9);  // not when it came: it may be another viewer's
     all_s_ = now_s();
   }
 
