@@ -114,10 +114,10 @@ Result<void> Daemon::open(const char* nvml_library) {
   options.cgroup_reader = CgroupReader::here();
   segment_maker_ = std::make_unique<MemfdMaker>(
       loop_, MemfdMaker::Answers{[this](SegmentId segment, FileDescriptor memory) {
-                                   call_engine([&] { engine_->segment_made(segment, std::move(memory), monotonic_ns()); });
+                                   call_engine([&] { engine_->host().made(segment, std::move(memory), monotonic_ns()); });
                                  },
                                  [this](SegmentId segment, bool still_held) {
-                                   call_engine([&] { engine_->segment_discarded(segment, still_held, monotonic_ns()); });
+                                   call_engine([&] { engine_->host().discarded(segment, still_held, monotonic_ns()); });
                                  }});
   options.segment_maker = segment_maker_.get();
   if (!settings_.trace_file.empty()) {
@@ -166,7 +166,7 @@ void Daemon::take_waiting_requests_about_jobs() {
   const WaitingRequests waiting = take_waiting_requests(runtime_dir_.jobs_folder());
   for (const std::string& problem : waiting.problems) spdlog::warn("{}", problem);
   for (const protocol::admin::JobRequest& request : waiting.requests) {
-    Result<policy::TenantId> id = engine_->tell_of_job(request, monotonic_ns());
+    Result<policy::TenantId> id = engine_->orders().tell_of_job(request, monotonic_ns());
     if (!id) spdlog::info("job {}, told of while there was no scheduler: {}", request.job, id.error().text);
   }
 }
@@ -241,7 +241,9 @@ void Daemon::start_mps() {
       [this] { return engine_->parts().gpus.has_mig_devices() ? std::string("a GPU here is divided into MIG devices") : std::string(); }};
   MpsService::Callbacks callbacks{
       [this](MpsGroups::Asker asker, const protocol::MpsGroup& answer) { call_engine([&] { engine_->answer_mps(asker, answer); }); },
-      [this](uid_t user, const std::set<pid_t>& programs) { call_engine([&] { engine_->mps_seen(user, programs, monotonic_ns()); }); }};
+      [this](uid_t user, const std::set<pid_t>& programs) {
+        call_engine([&] { engine_->sharing().mps_seen(user, programs, monotonic_ns()); });
+      }};
   mps_ = std::make_unique<MpsService>(loop_, std::move(options), std::move(callbacks));
   if (settings_.mps && monitor_) monitor_->list_mig_devices();
 }
@@ -315,7 +317,7 @@ void Daemon::watch_memory() {
   const bool is_quiet = quiet();
   const int64_t interval = is_quiet ? std::max(settings_.nvml_interval, kQuietIntervalNs) : settings_.nvml_interval;
   if (monitor_) {
-    const Engine::Look look = engine_->to_look_at();
+    const GpuLooks::Wanted look = engine_->to_look_at();
     monitor_->watch(look.in_use, look.shared_by_limits, engine_->parts().departures.is_empty() ? interval : kDepartedIntervalNs);
   }
   // Without a client nothing but the end of what `nvsharectl run` started is to be noticed, which may have had none.
@@ -380,7 +382,7 @@ std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSo
       return admin::encode_turn(report);
     }
     std::string operator()(const admin::TenantRequest& tenant) const {
-      Result<policy::TenantId> id = daemon.engine_->add_run(tenant);
+      Result<policy::TenantId> id = daemon.engine_->orders().add_run(tenant);
       daemon.after_engine();
       return id ? admin::encode_tenant(*id) : admin::encode_error(id.error().text);
     }
@@ -390,13 +392,13 @@ std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSo
       return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
     }
     std::string operator()(const admin::PodsRequest& pods) const {
-      Result<void> ok = daemon.engine_->set_pods(pods, monotonic_ns());
+      Result<void> ok = daemon.engine_->orders().set_pods(pods, monotonic_ns());
       daemon.after_engine();
       if (ok && pods.notices_after) return admin::encode_notices(daemon.engine_->parts().notices.after(*pods.notices_after));
       return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
     }
     std::string operator()(const admin::JobRequest& job) const {
-      Result<policy::TenantId> id = daemon.engine_->tell_of_job(job, monotonic_ns());
+      Result<policy::TenantId> id = daemon.engine_->orders().tell_of_job(job, monotonic_ns());
       daemon.after_engine();
       return id ? admin::encode_tenant(*id) : admin::encode_error(id.error().text);
     }

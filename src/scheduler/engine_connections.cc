@@ -1,8 +1,10 @@
 // The engine's connections: what comes in goes to the client that it is of, what is bad or fails closes that connection only.
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "scheduler/engine.h"
+#include "scheduler/reports.h"
 
 namespace nvshare::scheduler {
 
@@ -91,6 +93,61 @@ void Engine::refuse(ConnectionId connection, const std::string& reason, policy::
   std::optional<policy::ClientId> client = refused.client;
   connections_.erase(connection);
   if (client) leave(*client, false, "it sent a bad message", now);
+}
+
+// ---- connections for one question: the answer closes them ----
+
+// Its connection is for this alone. The second of two questions is not answered: one answer closes the connection.
+void Engine::ask_mps(ConnectionId connection) {
+  Connection& asks = connections_.at(connection);
+  if (std::exchange(asks.asked_mps, true)) return;
+  if (hooks_.ask_mps) return hooks_.ask_mps(connection, asks.peer);
+  answer_mps(connection, MpsGroup{});
+}
+
+void Engine::answer_mps(ConnectionId connection, const MpsGroup& answer) {
+  if (connections_.contains(connection)) answer_and_close(connection, encode(answer));
+}
+
+// What a process is told of its own tenants, and their turns that it ends.
+void Engine::answer_own(ConnectionId connection, const AskOwn& question, policy::Instant now) {
+  const Peer& peer = connections_.at(connection).peer;
+  if (const Result<void> ok = own_questions_.asked(peer.account, now); !ok) return refuse(connection, ok.error().text, now);
+  const std::set<policy::TenantId> own = own_questions_.tenants_of(peer);
+  if (static_cast<OwnWish>(question.wish) == OwnWish::kRelease) {
+    const Tenant* tenant = own.contains(question.tenant) ? tenants_.find(question.tenant) : nullptr;
+    if (tenant == nullptr) return refuse(connection, fmt::format("{} is no tenant of yours", question.tenant), now);
+    orders_.release(*tenant, now);
+  }
+  const std::string line = admin::encode(own_report(parts(), peer.pid, own, now));
+  Result<FileDescriptor> memory = sealed(line);
+  if (!memory) return refuse(connection, memory.error().text, now);
+  Descriptors descriptors;
+  descriptors.add(std::move(*memory));
+  answer_and_close(connection, encode(OwnReport{line.size()}), std::move(descriptors));
+}
+
+void Engine::answer_and_close(ConnectionId connection, const Packet& answer, Descriptors descriptors) {
+  transport_.send(connection, answer, std::move(descriptors));
+  transport_.close(connection);
+  connections_.erase(connection);
+}
+
+void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy::Instant now) {
+  const auto at = connections_.find(connection);
+  Client* client = at != connections_.end() && at->second.client ? clients_.find(*at->second.client) : nullptr;
+  const Result<MessageType> type = decode_type(packet.span());
+  if (client == nullptr || !type) return;
+  warnings_.warn("not delivered", now, "client {} ({}): {} could not be passed on, as the kernel takes no more descriptors; it is told so",
+                 client->id, client->program, protocol::name_of(*type));
+  if (*type == MessageType::kArenaSegment) {
+    if (auto segment = decode<ArenaSegment>(packet.span())) host_.cannot_hand_over(*client, *segment, now);
+  } else if (*type == MessageType::kImported) {
+    Imported failed{};
+    if (auto imported = decode<Imported>(packet.span())) failed.request = imported->request;
+    failed.status = static_cast<uint8_t>(ExportStatus::kFailed);
+    messenger_.send(*client, failed);
+  }
 }
 
 }  // namespace nvshare::scheduler

@@ -122,7 +122,7 @@ TEST_F(NamedGpus, ADebtThatWouldBePaidByNowHoldsNoPlace) {
   settings_.gpus_per_user = 1;
   protocol::admin::TenantRequest run{getpid(), "train", 0};
   run.gpu_core_limit = 1;
-  ASSERT_TRUE(engine().add_run(run));
+  ASSERT_TRUE(engine().orders().add_run(run));
   ASSERT_TRUE(names(1, "user 1000", 1));
   engine().received(1, protocol::encode(protocol::ReqLock{1}).span(), ++now_);
   ASSERT_TRUE(answers_.got_lock.contains(1));

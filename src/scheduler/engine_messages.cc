@@ -33,10 +33,10 @@ void Engine::Incoming::operator()(const LockReleased& message) const {
   }
   // First who comes next: the GPU stands idle.
   client.claims.released();
-  engine.apply(
-      policy::LockReleased{client.id, message.grant.grant, engine.believe(client, message.memory), reason == ReleaseReason::kEarly,
-                           policy::Duration{message.idle_us} * 1000, static_cast<policy::Duration>(message.used_ns), message.submissions},
-      now);
+  engine.apply(policy::LockReleased{client.id, message.grant.grant, engine.believed_.believe(client, message.memory),
+                                    reason == ReleaseReason::kEarly, policy::Duration{message.idle_us} * 1000,
+                                    static_cast<policy::Duration>(message.used_ns), message.submissions},
+               now);
   engine.remember(client, message.memory, now);
 }
 
@@ -54,13 +54,15 @@ void Engine::Incoming::operator()(const Drained& message) const {
   if (is_of_this_epoch(message.grant)) engine.apply(policy::Drained{client.id, message.grant.grant, message.attempt}, now);
 }
 
-void Engine::Incoming::operator()(const Progress& message) const { engine.take_progress(client, message, now); }
+void Engine::Incoming::operator()(const Progress& message) const {
+  engine.apply(policy::ClientProgressed{client.id, message.question, message.submissions}, now);
+}
 
 // ---- memory ----
 
 void Engine::Incoming::operator()(const MemUpdate& message) const {
   engine.remember(client, message.memory, now);
-  engine.change_memory({client.id, engine.believe(client, message.memory), bounded(message.budget), message.budget_sequence,
+  engine.change_memory({client.id, engine.believed_.believe(client, message.memory), bounded(message.budget), message.budget_sequence,
                         bounded(message.wanted), message.request},
                        now);
 }
@@ -89,22 +91,10 @@ void Engine::Incoming::operator()(const ExportEnded& message) const { engine.exp
 
 // ---- host memory ----
 
-void Engine::Incoming::operator()(const ArenaRequest& message) const {
-  engine.host_.request(client.id, message, engine.settings_.host_arena);
-  engine.update_host_memory(now, true);
-}
-void Engine::Incoming::operator()(const ArenaReturned& message) const {
-  engine.host_.returned(client.id, message, now);
-  engine.update_host_memory(now, true);
-}
-void Engine::Incoming::operator()(const ArenaShrunk& message) const {
-  engine.host_.shrunk(client.id, message, now);
-  engine.update_host_memory(now, true);
-}
-void Engine::Incoming::operator()(const ArenaHeld& message) const {
-  engine.host_.held(client.id, message);
-  engine.update_host_memory(now, true);
-}
+void Engine::Incoming::operator()(const ArenaRequest& message) const { engine.host_.request(client, message, now); }
+void Engine::Incoming::operator()(const ArenaReturned& message) const { engine.host_.returned(client, message, now); }
+void Engine::Incoming::operator()(const ArenaShrunk& message) const { engine.host_.shrunk(client, message, now); }
+void Engine::Incoming::operator()(const ArenaHeld& message) const { engine.host_.held(client, message, now); }
 
 // ---- the tenant's memory limit ----
 

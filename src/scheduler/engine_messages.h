@@ -36,7 +36,7 @@ struct Engine::Incoming {
   void operator()(const protocol::HeadroomTaken& message) const;
 
  private:
-  bool is_of_this_epoch(const protocol::Grant& grant) const { return grant.epoch == engine.epoch_; }
+  bool is_of_this_epoch(const protocol::Grant& grant) const { return grant.epoch == engine.policy_.epoch(); }
 };
 
 }  // namespace nvshare::scheduler

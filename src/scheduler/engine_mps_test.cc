@@ -61,11 +61,11 @@ TEST_F(EngineMpsTest, OnlyProcessesOfThatUserThatAreListedAreAttached) {
   join_as(1, 501, 1000, test_registration(0));
   join_as(2, 502, 1000, test_registration(0));
   join_as(3, 503, 1001, test_registration(0));
-  engine().mps_seen(1000, {501, 503}, now_);
+  engine().sharing().mps_seen(1000, {501, 503}, now_);
   EXPECT_TRUE(client(0).mps);
   EXPECT_FALSE(client(1).mps);
   EXPECT_FALSE(client(2).mps) << "of another user";
-  engine().mps_seen(1000, {}, now_);
+  engine().sharing().mps_seen(1000, {}, now_);
   EXPECT_FALSE(client(0).mps);
 }
 

@@ -27,10 +27,11 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   }
   if (message.gpu_total_bytes == 0) return refuse(connection, "bad message: Register holds only its versions", now);
   if (awaits_listing(connection, message)) return;
-  const Result<policy::GpuId> gpu = gpu_of(message, connections_.at(connection).peer, now);
+  const Result<policy::GpuId> gpu = admission_.gpu_of(message, connections_.at(connection).peer, now);
   if (!gpu) return refuse(connection, gpu.error().text, now);
-  if (!hold_) count_absent(now);
-  if (!hold_) apply(departures_.hold_absent(gpus_, settings_.policy, now), now);
+  const bool holds = absent_.hold().holds();
+  if (!holds) absent_.count(now);
+  if (!holds) policy_.apply(departures_.hold_absent(gpus_, settings_.policy, now), now);
   if (message.asks_only != 0) return answer_only(connection, message, version, *gpu);
 
   const Peer& peer = connections_.at(connection).peer;
@@ -45,13 +46,13 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (auto ok = limits_.admit_reservation(*gpu, tenant, settings_.gpu_memory_oversub_ratio); !ok && !former.returns) {
     tenants_.leave(tenant.id);
     for (const policy::ClientId left : former.replaced) apply(policy::ClientMemoryFreed{left}, now);
-    if (!hold_) limits_.freeze(false, now);
+    if (!holds) limits_.freeze(false, now);
     return refuse(connection, ok.error().text, now, true);
   }
 
   Client& client = add_client(connection, message, *gpu, tenant, former, now);
-  host_.join(borrower(client), former.returns);
-  usage_totals_.joins(tenant.id, *gpu, {policy::view_of_tenant(steps_.state(), *gpu, tenant.id, now)});
+  host_.join(client, former.returns);
+  usage_totals_.joins(tenant.id, *gpu, {policy::view_of_tenant(policy_.state(), *gpu, tenant.id, now)});
   remember(client, message.memory, now);
   const MemoryLedger::Decisions decisions =
       limits_.join({client.id, tenant.id, *gpu, bounded(message.memory_limit), node_limit, bounded(message.memory.charged),
@@ -60,15 +61,41 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   log_joined(client, tenant, message, former, now);
   const policy::ClientJoined joined = begin_client(client, tenant, message, std::move(former), now);
   record_names(client, tenant.name, now);
-  steps_.record(joined, now);
-  take_over_account(tenant.id, *gpu, now);
+  policy_.steps().record(joined, now);
+  accounts_.take_over(tenant.id, *gpu, now);
   limits_.perform(decisions, now);
-  if (!hold_) limits_.freeze(false, now);
-  prepare_swaps(*gpu);
-  if (wants_lock(message) && hold_) request_lock(client.id, now);
-  if (hold_ && known_.missing().empty()) end_hold(now);
-  tell_share(client, now);
+  if (!holds) limits_.freeze(false, now);
+  host_.prepare_swaps(*gpu);
+  if (wants_lock(message) && holds) request_lock(client.id, now);
+  if (holds && known_.missing().empty()) end_hold(now);
+  sharing_.tell(client, now);
   if (hooks_.client_joined) hooks_.client_joined(client.uid);
+}
+
+// A MIG device may have been made since NVML was last asked: that is asked again before its first client is refused.
+bool Engine::awaits_listing(ConnectionId connection, const Register& message) {
+  if (!gpus_.uses_nvml() || !hooks_.list_gpus) return false;
+  Connection& at = connections_.at(connection);
+  if (gpus_.lists(uuid_of(message)) || at.listed) return false;
+  at.awaits_listing = message;
+  hooks_.list_gpus();
+  return true;
+}
+
+void Engine::gpus_listed(const std::vector<GpuUuid>& mig_devices, policy::Instant now) {
+  gpus_.list_mig_devices(mig_devices);
+  std::vector<ConnectionId> waiting;
+  for (const auto& [id, connection] : connections_) {
+    if (connection.awaits_listing) waiting.push_back(id);
+  }
+  for (const ConnectionId id : waiting) {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) continue;  // of a process that came again on another connection
+    const Register message = *at->second.awaits_listing;
+    at->second.awaits_listing.reset();
+    at->second.listed = true;
+    register_client(id, message, now);
+  }
 }
 
 // It becomes no client: it is told what the GPU would look like to it.
@@ -77,8 +104,8 @@ void Engine::answer_only(ConnectionId connection, const Register& message, uint1
   const auto total = static_cast<uint64_t>(gpus_[gpu].total);
   const Tenants::Asked tenant = tenants_.ask(peer, gpus_[gpu].uuid_text, gpus_[gpu].total);
   const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
-  transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total, NVSHARE_VERSION, 0, {}}, version),
-                  {});
+  transport_.send(connection,
+                  encode(Registered{version, {}, 0, policy_.epoch(), limit, 0, 0, 0, total, total, NVSHARE_VERSION, 0, {}}, version), {});
   for (const TenantUse& use : use_of(clients_, tenant.id, gpu, gpus_[gpu].total, limit, peer.pid))
     transport_.send(connection, encode(use, version), {});
   transport_.close(connection);
@@ -157,7 +184,7 @@ void Engine::log_joined(const Client& client, const Tenant& tenant, const Regist
 void Engine::record_names(const Client& client, const std::string& tenant, policy::Instant now) {
   const KnownGpu& gpu = gpus_[client.gpu];
   const std::string name = gpu.name.empty() ? gpu.uuid_text : gpu.name + ", " + gpu.uuid_text;
-  steps_.record(TraceNames{client.id, client.program, client.pid, client.tenant, tenant, name}, now);
+  policy_.steps().record(TraceNames{client.id, client.program, client.pid, client.tenant, tenant, name}, now);
 }
 
 bool Engine::wants_lock(const Register& message) { return message.wants_lock != 0 && message.has_lock == 0; }
@@ -166,17 +193,17 @@ bool Engine::wants_lock(const Register& message) { return message.wants_lock != 
 policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, const Register& message, Former former,
                                           policy::Instant now) {
   apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_reserved_in_force()}, now);
-  for (const policy::Event& exception : exceptions_of(tenant, true)) apply(exception, now);
+  policy_.apply(orders_.exceptions_of(tenant, true), now);
   // A lock that only the client speaks of it may have all the same, since before there was a scheduler, say.
   const bool proven = former.returns;
   policy::ClientJoined joined{client.id,
                               client.gpu,
                               tenant.id,
                               tenant.priority_in_force(),
-                              believe(client, message.memory),
+                              believed_.believe(client, message.memory),
                               client.backend != Backend::kNone,
                               message.has_lock != 0,
-                              wants_lock(message) && !hold_,
+                              wants_lock(message) && !absent_.hold().holds(),
                               tenant.gang_turns,
                               former.returns && tenant.pod.ends,
                               proven,
@@ -184,7 +211,7 @@ policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, 
                               std::move(former.replaced),
                               static_cast<policy::ProcessId>(client.pid),
                               client.version >= 3 && client.backend == Backend::kVmm};
-  const policy::Actions actions = steps_.step(joined, now);
+  const policy::Actions actions = policy_.steps().step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
     if (ceiling != nullptr && ceiling->client == client.id) client.ceiling = ceiling->ceiling;
@@ -192,7 +219,7 @@ policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, 
   Registered answer{client.version,
                     {},
                     client.id,
-                    epoch_,
+                    policy_.epoch(),
                     static_cast<uint64_t>(limits_.ledger().limit_of(client.id)),
                     static_cast<uint64_t>(tenant.memory_limit_on(gpus_[client.gpu].uuid_text)),
                     static_cast<uint64_t>(limits_.ledger().lease_of(client.id)),
@@ -206,7 +233,7 @@ policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, 
                     {}};
   std::strncpy(answer.tenant_name, tenant.name.c_str(), sizeof answer.tenant_name - 1);
   messenger_.send(client, answer);
-  perform(actions);
+  policy_.perform(actions);
   return joined;
 }
 

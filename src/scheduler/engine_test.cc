@@ -42,12 +42,12 @@ TEST_F(EngineTest, ASuspendedJobIsPausedUntilItGoesOn) {
   protocol::admin::JobRequest step;
   step.job = 7;
   step.pid = getpid();
-  ASSERT_TRUE(engine().tell_of_job(step, now_));
+  ASSERT_TRUE(engine().orders().tell_of_job(step, now_));
   const uint64_t self = come(1, getpid()).client_id;
   protocol::admin::JobRequest suspended;
   suspended.job = 7;
   suspended.suspended = true;
-  ASSERT_TRUE(engine().tell_of_job(suspended, ++now_));
+  ASSERT_TRUE(engine().orders().tell_of_job(suspended, ++now_));
   EXPECT_TRUE(status_of(engine().parts(), now_).tenants.at(0).paused);
 
   engine_.reset();  // its processes cannot tell the next scheduler
@@ -57,7 +57,7 @@ TEST_F(EngineTest, ASuspendedJobIsPausedUntilItGoesOn) {
   send(2, protocol::ReqLock{1});
   EXPECT_FALSE(packets_.last<protocol::LockOk>(2));
   suspended.suspended = false;
-  ASSERT_TRUE(engine().tell_of_job(suspended, ++now_));
+  ASSERT_TRUE(engine().orders().tell_of_job(suspended, ++now_));
   EXPECT_TRUE(packets_.last<protocol::LockOk>(2));
 
   // An administrator's pause is another.
@@ -65,12 +65,12 @@ TEST_F(EngineTest, ASuspendedJobIsPausedUntilItGoesOn) {
   change.tenant = "job=7";
   change.paused = true;
   ASSERT_TRUE(engine().set(change, ++now_));
-  ASSERT_TRUE(engine().tell_of_job(suspended, ++now_));
+  ASSERT_TRUE(engine().orders().tell_of_job(suspended, ++now_));
   EXPECT_TRUE(status_of(engine().parts(), now_).tenants.at(0).paused);
 }
 
 TEST_F(EngineTest, APauseOutlivesTheScheduler) {
-  ASSERT_TRUE(engine().add_run({getpid(), "train", 0}));
+  ASSERT_TRUE(engine().orders().add_run({getpid(), "train", 0}));
   const uint64_t self = come(1, getpid()).client_id;
   protocol::admin::SetRequest change;
   change.tenant = "train";
@@ -138,10 +138,10 @@ TEST_F(EngineTest, ReservationsBeyondTheRatioAreRefusedAndLimitsAreNot) {
   }
   protocol::admin::TenantRequest run{getpid(), "train", 10 * kGiB};
   run.gpu_memory_reserved = 10 * kGiB;
-  ASSERT_TRUE(engine().add_run(run));
+  ASSERT_TRUE(engine().orders().add_run(run));
   protocol::admin::TenantRequest second{other, "serve", 7 * kGiB};
   second.gpu_memory_reserved = 7 * kGiB;
-  ASSERT_TRUE(engine().add_run(second));
+  ASSERT_TRUE(engine().orders().add_run(second));
   auto limited = test_registration(kGiB);
   limited.memory_limit = static_cast<uint64_t>(12 * kGiB);
   Peer stranger;
@@ -198,7 +198,7 @@ TEST_F(EngineTest, AnErrorOfOurOwnEndsOnlyTheConnectionThatBroughtItAbout) {
 TEST_F(EngineTest, AGuessedIdBringsNothing) {
   protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
   run.gpu_core_limit = 100;
-  ASSERT_TRUE(engine().add_run(run));
+  ASSERT_TRUE(engine().orders().add_run(run));
   const uint64_t ours = come(1, getpid()).client_id;
   engine_.reset();
   const auto stranger = come(2, 1, ours, {.node_limit = kGiB});
@@ -222,7 +222,7 @@ TEST_F(EngineTest, AfterARestartRunsAndLimitsAreKnownAndWhoIsNotBackKeepsItsLeas
   };
   protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
   run.gpu_core_limit = 100;
-  ASSERT_TRUE(engine().add_run(run));
+  ASSERT_TRUE(engine().orders().add_run(run));
   come(1, stopped);
   const uint64_t self = come(2, getpid()).client_id;
   EXPECT_FALSE(ask(2, 1, kGiB)) << "all of it is leased to the other";
@@ -346,7 +346,7 @@ TEST_F(EngineTest, AProcessOfALimitedTenantThatIsNoClientIsNamed) {
     while (true) pause();
   }
   protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
-  ASSERT_TRUE(engine().add_run(run));
+  ASSERT_TRUE(engine().orders().add_run(run));
   come(1, getpid());
   const auto look = [&](bool bypasses, int samples) {
     for (int i = 0; i < samples; ++i) {
@@ -379,7 +379,7 @@ TEST_F(EngineTest, ATenantThatGoesPastTheLibraryMayGetNoTurns) {
     while (true) pause();
   }
   protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
-  ASSERT_TRUE(engine().add_run(run));
+  ASSERT_TRUE(engine().orders().add_run(run));
   come(1, getpid());
   for (int i = 0; i < 60; ++i) sample(7 * kGiB, {{getpid(), kGiB}, {bypassing, 6 * kGiB}});
   send(1, protocol::ReqLock{1});
@@ -401,7 +401,7 @@ TEST_F(EngineTest, ATurnOfATenantThatGoesPastTheLibraryMayEnd) {
     while (true) pause();
   }
   protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
-  ASSERT_TRUE(engine().add_run(run));
+  ASSERT_TRUE(engine().orders().add_run(run));
   come(1, getpid());
   send(1, protocol::ReqLock{1});
   const auto granted = packets_.last<protocol::LockOk>(1);

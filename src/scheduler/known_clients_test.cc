@@ -417,7 +417,7 @@ TEST_F(DelayedSaveTest, WhatPeopleSetIsWrittenAtOnce) {
   protocol::admin::TenantRequest run;
   run.pid = getpid();
   run.name = "train";
-  ASSERT_TRUE(engine_->add_run(run));
+  ASSERT_TRUE(engine_->orders().add_run(run));
   EXPECT_NE(kept().find("\"train\""), std::string::npos);
   come(1);
   protocol::admin::SetRequest change;
@@ -452,7 +452,7 @@ TEST_F(DelayedSaveTest, ASchedulerThatIsKilledBeforeTheWriteLosesNoClient) {
   protocol::admin::TenantRequest run;
   run.pid = getppid();
   run.name = "other";
-  const Result<policy::TenantId> other = engine_->add_run(run);
+  const Result<policy::TenantId> other = engine_->orders().add_run(run);
   ASSERT_TRUE(other) << other.error().text;
   EXPECT_GT(*other, tenant);
   come(2, client);

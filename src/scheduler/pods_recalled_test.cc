@@ -110,14 +110,14 @@ TEST_F(PodsTest, LimitsThatCannotBePersistedAreInForceAndAnError) {
   pod.uid = kTrain;
   pod.name = "team/train";
   pod.gpu_memory_limit = 2 * kGiB;
-  const Result<void> told = engine_->set_pods({{pod}, false}, ++now_);
+  const Result<void> told = engine_->orders().set_pods({{pod}, false}, ++now_);
   ASSERT_FALSE(told);
   EXPECT_NE(std::string(told.error().text).find("in force, but"), std::string::npos) << told.error().text;
   EXPECT_NE(std::string(told.error().text).find("/gone/tenants"), std::string::npos) << told.error().text;
   join(1, kTrain);
   EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(2 * kGiB));
   std::filesystem::create_directory(folder_.path() + "/gone");
-  EXPECT_TRUE(engine_->set_pods({{pod}, false}, ++now_)) << "said again, with room by now";
+  EXPECT_TRUE(engine_->orders().set_pods({{pod}, false}, ++now_)) << "said again, with room by now";
 }
 
 }  // namespace

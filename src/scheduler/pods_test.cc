@@ -81,7 +81,7 @@ TEST_F(PodsTest, AllPodsMayBeNamedInSeveralRequests) {
   using List = admin::PodsRequest::List;
   const auto pod = [](const char* uid) { return admin::PodRequest{uid, uid, kGiB, 100, false, 5}; };
   const auto tell = [&](List list, std::vector<admin::PodRequest> pods) {
-    EXPECT_TRUE(engine_->set_pods({std::move(pods), false, list}, ++now_));
+    EXPECT_TRUE(engine_->orders().set_pods({std::move(pods), false, list}, ++now_));
   };
   const auto priorities = [&] {
     std::string text;

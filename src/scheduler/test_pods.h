@@ -95,7 +95,7 @@ class PodsTest : public testing::Test {
     join(connection, uid, message);
   }
   void set(std::vector<protocol::admin::PodRequest> pods, bool complete = false) {
-    const Result<void> told = engine_->set_pods({std::move(pods), complete}, ++now_);
+    const Result<void> told = engine_->orders().set_pods({std::move(pods), complete}, ++now_);
     EXPECT_TRUE(told) << told.error().text;
   }
   // "kind name memory in GiB, core" of each tenant.

@@ -154,10 +154,10 @@ void TestSession::serve_jobs() {
     if (job.bytes == 0) {
       const bool held = let_go(job.memory, job.punch);
       job.memory.reset();
-      engine_->segment_discarded(job.segment, held, now_);
+      engine_->host().discarded(job.segment, held, now_);
     } else {
       Result<FileDescriptor> made = make_segment(kFileBytes);
-      engine_->segment_made(job.segment, made ? std::move(*made) : FileDescriptor(), now_);
+      engine_->host().made(job.segment, made ? std::move(*made) : FileDescriptor(), now_);
     }
   }
 }

@@ -1,0 +1,51 @@
+#include "scheduler/absent_clients.h"
+
+#include <optional>
+#include <vector>
+
+namespace nvshare::scheduler {
+
+void AbsentClients::count(policy::Instant now) {
+  for (const auto& [id, known] : at_.known.missing()) {
+    const Tenant* tenant = at_.tenants.find(known.tenant);
+    const std::optional<policy::GpuId> gpu = at_.gpus.find(known.gpu);
+    if (tenant == nullptr || !gpu || at_.gpus[*gpu].total == 0 || at_.limits.ledger().knows(id)) continue;
+    spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
+                 known.pid, tenant->id);
+    const uint64_t part = part_of(*tenant, known.pid, at_.tenants.cgroups);
+    const int64_t node_limit = tenant->memory_limit_on(known.gpu);
+    at_.limits.perform(at_.limits.join({id, tenant->id, *gpu, known.own_limit, node_limit, known.charged, known.lease, true, part}, now),
+                       now);
+  }
+}
+
+bool AbsentClients::forget(policy::Instant now) {
+  struct Ended {
+    policy::ClientId id;
+    policy::TenantId tenant;
+    bool is_another;
+  };
+  std::vector<Ended> ended;
+  for (const auto& [id, known] : at_.known.missing()) {
+    // Or it runs another program now, which is a client of its own.
+    const std::optional<policy::GpuId> gpu = at_.gpus.find(known.gpu);
+    const bool is_another = gpu && at_.clients.of_process(known.pid, *gpu) != nullptr;
+    if (is_another || !is_alive_(known.pid, known.start_time)) ended.push_back({id, known.tenant, is_another});
+  }
+  for (const auto& [id, tenant, is_another] : ended) {
+    at_.known.end(id);
+    if (Tenant* its = at_.tenants.find(tenant)) its->is_awaited_no_more();
+    at_.limits.leave(id, now);
+    if (!is_another) {
+      at_.departures.absent_ended(id, at_.gpus, now);
+    } else if (at_.departures.forget_absent(id)) {
+      at_.policy.apply(policy::ClientMemoryFreed{id}, now);
+    }
+  }
+  if (ended.empty()) return false;
+  at_.tenants.prune();
+  at_.tenants.save();
+  return true;
+}
+
+}  // namespace nvshare::scheduler

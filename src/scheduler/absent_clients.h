@@ -1,0 +1,48 @@
+// Clients of an earlier scheduler that are not back: what others ask for waits for them for a while, and what they may have counts under
+// their tenants' limits until they have ended. What they may have on their GPUs: departures.h. One thread, the engine's.
+#pragma once
+
+#include <utility>
+
+#include "policy/policy.h"
+#include "scheduler/clients.h"
+#include "scheduler/departures.h"
+#include "scheduler/gpus.h"
+#include "scheduler/known_clients.h"
+#include "scheduler/memory_limits.h"
+#include "scheduler/policy_driver.h"
+#include "scheduler/restart_hold.h"
+#include "scheduler/tenants.h"
+
+namespace nvshare::scheduler {
+
+class AbsentClients {
+ public:
+  // All of it outlives this.
+  struct Neighbours {
+    KnownClients& known;
+    const Clients& clients;
+    const Gpus& gpus;
+    Tenants& tenants;
+    MemoryLimits& limits;
+    Departures& departures;
+    PolicyDriver& policy;
+  };
+  AbsentClients(const Neighbours& neighbours, Departures::IsAlive is_alive) : at_(neighbours), is_alive_(std::move(is_alive)) {}
+
+  // Until they are back, or the time for that is over.
+  RestartHold& hold() { return hold_; }
+  const RestartHold& hold() const { return hold_; }
+
+  // One may be stopped, and goes on with what it holds: that is nobody else's of its tenant meanwhile.
+  void count(policy::Instant now);
+  // Those that have ended, or are another client by now. True: there were some.
+  bool forget(policy::Instant now);
+
+ private:
+  const Neighbours at_;
+  const Departures::IsAlive is_alive_;
+  RestartHold hold_;
+};
+
+}  // namespace nvshare::scheduler
