@@ -51,7 +51,7 @@ template <auto Function>
 CUresult destroy(CUstream stream) {
   if (!process().active() || stream == nullptr) return call_real<Function>(stream);
   const uint64_t capture = process().captures.leaves(stream);
-  process().for_each_device([&](Device& device) { device.memory().allocations.stream_leaves(stream); });
+  process().for_each_device([&](Device& device) { device.memory().stream_frees.stream_leaves(stream); });
   CUresult result = call_real<Function>(stream);
   if (capture == 0) return result;
   if (result == CUDA_SUCCESS) {

@@ -356,7 +356,7 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   int ordinal = -1;
   bool within = false;
   Device* owner = process().active() ? process().owner(address, &range, &within) : nullptr;
-  if (owner != nullptr && owner->memory().allocations.is_over(range)) {
+  if (owner != nullptr && owner->memory().stream_frees.is_over(range)) {
     owner = nullptr;
     within = true;
   }

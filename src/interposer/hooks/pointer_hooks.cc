@@ -221,7 +221,7 @@ bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   if (!process().active()) return false;
   bool within = false;
   Device* device = process().owner(*address, range, &within);
-  if (device != nullptr && !device->memory().allocations.is_over(*range)) {
+  if (device != nullptr && !device->memory().stream_frees.is_over(*range)) {
     const bool of_pool = pools().placed_at(range->base).pool != nullptr;
     *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && !of_pool, of_pool, false};
     return true;

@@ -64,7 +64,7 @@ bool Shortage::make_room(Device& device) {
     log(LogLevel::kDebug, "%s was out of GPU memory: asking for room", what_ != nullptr ? what_ : "a driver call");
     step_ = std::clamp<uint64_t>(device.total() / kStepShare, kStepMin, kFirstStepMax);
   }
-  device.memory().allocations.give_back_caches();
+  device.memory().give_back_caches();
   Link& link = device.link();
   if (!link.shared()) {
     sleep_ns(pause);  // nobody to ask; other programs may give something back
@@ -94,7 +94,7 @@ bool Shortage::make_room_for_context(Device& device) {
   if (attempts_ > 1 && has_room_for_context(device))
     return give_up(device, "there is room; the driver has another reason to refuse a context");
   if (attempts_ == 1) log(LogLevel::kInfo, "GPU %d has no room for a context; waiting for neighbours to make some", device.ordinal());
-  device.memory().allocations.give_back_caches();
+  device.memory().give_back_caches();
   sleep_ns(kContextPause_ns);
   return true;
 }

@@ -29,7 +29,7 @@ struct Link::Incoming {
   void operator()(const protocol::Contention& message) const {
     Turns& turns = device.turns();
     if (!turns.take(message).make_room) return;
-    device.memory().allocations.trim_cache();
+    device.memory().freed.trim();
     turns.hold_to_resident();
     turns.take(turn::MemoryChanged{});
   }

@@ -1,194 +1,45 @@
 #include "interposer/memory/allocations.h"
 
-#include <algorithm>
+#include <atomic>
 
 #include "interposer/gate/gate.h"
-#include "interposer/link/turns.h"
 #include "interposer/log.h"
+#include "interposer/memory/address_book.h"
 #include "interposer/memory/charges.h"
+#include "interposer/memory/pools.h"
 #include "interposer/process/device.h"
-#include "interposer/process/process.h"
+#include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
 using cuda::CUcontext;
 using cuda::CUdeviceptr;
 using cuda::CUresult;
+using cuda::CUstream;
 
 namespace {
 
 constexpr size_t kSlabShare = 1024;  // of the GPU, for one slab: what is free in slabs counts as in use, too
-constexpr int64_t kLockPause_ns = 100'000;
-constexpr int64_t kSettling_ns = 2'000'000;
-constexpr int64_t kOutOfMemoryPatience_ns = 2'000'000'000;  // a neighbour's memory may take a moment to come free
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Threads without a mark pass the gate unseen.
-void leave_gate() {
-  if (Mark* mark = Gate::mark()) gate.leave(mark);
+CUstream resolve(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? cuda::CU_STREAM_PER_THREAD : stream; }
+
+uint64_t thread_of(CUstream stream) {
+  Mark* mark = stream == cuda::CU_STREAM_PER_THREAD ? Gate::mark() : nullptr;
+  return mark != nullptr ? mark->thread.load(std::memory_order_relaxed) : 0;
+}
+
+// Copies open memory to other GPUs only where the program sees some. With one GPU pools share the slabs of plain memory: slabs of their own
+// are 2 MiB more for each size class.
+SlabUse use_of_pools() {
+  static constinit std::atomic<int> gpus{0};  // of a process that has begun: it does not change
+  int count = gpus.load(std::memory_order_relaxed);
+  if (count == 0 && real_driver().cuDeviceGetCount(&count) == cuda::CUDA_SUCCESS) gpus.store(count, std::memory_order_relaxed);
+  return count == 1 ? SlabUse::kPlain : SlabUse::kPool;
 }
 
 }  // namespace
-
-void Allocations::changed() { device_.turns().memory_changed(); }
-
-// ---- blocks ----
-
-CUresult Allocations::map_block(Block& block) {
-  for (uint32_t i = 0; i < block.chunk_count; ++i) {
-    CUresult result = backing_.map(block, i);
-    for (int64_t start = now_ns(); result == cuda::CUDA_ERROR_OUT_OF_MEMORY && now_ns() - start < kOutOfMemoryPatience_ns;) {
-      trim_cache();
-      sleep_ns(2'000'000);
-      result = backing_.map(block, i);
-    }
-    if (result != cuda::CUDA_SUCCESS) {
-      for (uint32_t done = 0; done < i; ++done) {
-        backing_.unmap(block, done);
-        block.chunks[done].state = ChunkState::kFresh;
-      }
-      return result;
-    }
-    block.chunks[i].state = ChunkState::kResident;
-  }
-  return cuda::CUDA_SUCCESS;
-}
-
-// True: inside the gate, and whether an allocation gets memory now or in the next turn is settled. False: it waited, and the gate is to be
-// looked at anew.
-bool Allocations::enter_gate(bool needs_lock) {
-  const TurnSigns& signs = device_.turns().signs;
-  Mark* mark = Gate::mark();
-  if (needs_lock) device_.process().wait_for_gate();
-  const uint32_t flags = mark != nullptr ? gate.enter(mark) : gate.flags();
-  if ((flags & device_.gate_bit()) == 0 || Process::ending()) return true;
-  if (signs.draining()) {
-    leave_gate();
-    gate.begin_waiting();
-    gate.wait_change(flags, kSettling_ns);
-    gate.end_waiting();
-    return false;
-  }
-  if (signs.gang_runs()) {
-    leave_gate();
-    device_.process().wait_for_gate(&signs);
-    return false;
-  }
-  return true;
-}
-
-// Takes a block that is kept for reuse, or counts a new one. False: there is no room for it.
-bool Allocations::reserve(const BlockOrder& order, bool needs_lock, Attempt* made) {
-  made->block = take_cached(order);
-  if (made->block != nullptr) return true;
-  // What was seen of the gate may be stale: a turn that has begun meanwhile counts, and no drain gets past this thread.
-  made->now = blocks_.running;
-  bool room = made->now ? use_.resident() + order.bytes <= device_.turns().signs.budget()
-                        : use_.allocated() + order.bytes <= device_.limit().ceiling();
-  if (needs_lock && !made->now) room = false;
-  if (!room) return false;
-  use_.add_allocated(order.bytes);
-  if (made->now) use_.add_resident(order.bytes);
-  return true;
-}
-
-bool Allocations::attempt(const BlockOrder& order, bool needs_lock, Attempt* made) {
-  Lock lock(blocks_.mutex);
-  if (residency_.all_stays() != needs_lock) return false;
-  if (!reserve(order, needs_lock, made) || made->block != nullptr) return true;
-  lock.unlock();
-  Block* block = nullptr;
-  made->result = backing_.make(order, &block);
-  if (made->result == cuda::CUDA_SUCCESS && made->now) {
-    made->result = map_block(*block);
-    if (made->result != cuda::CUDA_SUCCESS) {
-      backing_.dispose(block);
-      block = nullptr;
-    }
-  }
-  lock.lock();
-  // Too late for the swap engine, which has brought in all that the turn needs: once more, as a program that runs.
-  const bool late = block != nullptr && !made->now && blocks_.running;
-  if (block != nullptr && !late) {
-    block->in_resident = made->now;
-    blocks_.insert(block);
-    access_.follow(blocks_, *block);  // access may have changed since it was mapped
-  } else {
-    if (made->now) use_.drop_resident(order.bytes);
-    use_.drop_allocated(order.bytes);
-  }
-  lock.unlock();
-  if (late) {
-    backing_.dispose(block);
-    return false;
-  }
-  made->block = block;
-  changed();
-  return true;
-}
-
-CUresult Allocations::refuse(size_t bytes, const char* why) const {
-  log(LogLevel::kInfo, "an allocation of %zu bytes was refused: %s (%zu bytes allocated, %zu of them on the GPU; budget %zu, at most %zu)",
-      bytes, why, use_.allocated(), use_.resident(), device_.turns().signs.budget(), device_.limit().ceiling());
-  return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-// After a refusal: was it for a ceiling that has only fallen for a moment?
-bool Allocations::ceiling_rose_again(size_t bytes, CeilingWait* wait) const {
-  sleep_ns(kSettling_ns);  // of a ceiling that fell in that moment we hear after the refusal
-  bool was_above = false;
-  while (use_.allocated() + bytes > device_.limit().ceiling()) {
-    was_above = true;
-    if (Process::ending() || !device_.limit().may_rise_to(use_.allocated() + bytes, wait)) return false;
-    sleep_ns(kSettling_ns);
-  }
-  return was_above;
-}
-
-CUresult Allocations::allocate_block(const BlockOrder& order, Block** out) {
-  const size_t bytes = order.bytes;
-  CeilingWait ceiling_wait;
-  for (bool trimmed = false;;) {
-    const bool needs_lock = residency_.all_stays();
-    if (!enter_gate(needs_lock)) continue;
-    Attempt made;
-    const bool settled = attempt(order, needs_lock, &made);
-    leave_gate();
-    if (!settled) continue;
-    if (made.block != nullptr) {
-      *out = made.block;
-      return cuda::CUDA_SUCCESS;
-    }
-    if (made.result != cuda::CUDA_SUCCESS && made.result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return made.result;
-    if (!trimmed) {
-      trimmed = true;
-      const size_t before = use_.resident() + use_.allocated();
-      give_back_caches();
-      if (use_.resident() + use_.allocated() < before) continue;
-    }
-    if (made.result == cuda::CUDA_ERROR_OUT_OF_MEMORY) return refuse(bytes, "the driver has no memory");
-    const bool waits = !made.now && !needs_lock;
-    if (waits && !device_.limit().may_rise_to(use_.allocated() + bytes, &ceiling_wait)) return refuse(bytes, "it can never fit");
-    if (Process::ending()) return cuda::CUDA_ERROR_DEINITIALIZED;
-    if (waits) {  // for the ceiling
-      sleep_ns(kSettling_ns);
-      continue;
-    }
-    if (!made.now) {  // the lock was lost meanwhile, or the turn has not quite begun
-      sleep_ns(kLockPause_ns);
-      continue;
-    }
-    switch (device_.turns().grow(bytes)) {
-      case Turns::Growth::kGranted:
-      case Turns::Growth::kLostLock:
-        break;
-      case Turns::Growth::kOutOfMemory:
-        if (!ceiling_rose_again(bytes, &ceiling_wait)) return refuse(bytes, "the scheduler finds no room");
-        break;
-    }
-  }
-}
 
 // ---- allocation ----
 
@@ -206,7 +57,7 @@ CUresult Allocations::place(CUdeviceptr* address, size_t bytes, CUcontext contex
   const bool plain = device_.backend() == protocol::Backend::kNone;
   if (plain || bytes > SlabSet::kSlotBytesMax) {
     CUresult result =
-        allocate_block({round_up(bytes, plain ? SlabSet::kAlignment : kChargeUnitBytes), bytes, context, nullptr, 0, use}, &block);
+        new_blocks_.allocate({round_up(bytes, plain ? SlabSet::kAlignment : kChargeUnitBytes), bytes, context, nullptr, 0, use}, &block);
     if (result == cuda::CUDA_SUCCESS) *address = block->base;
     return result;
   }
@@ -214,7 +65,7 @@ CUresult Allocations::place(CUdeviceptr* address, size_t bytes, CUcontext contex
     size_t slab_bytes = 0;
     {
       Lock lock(blocks_.mutex);
-      CUdeviceptr slot = slabs_.take(bytes, context, use);
+      CUdeviceptr slot = blocks_.slabs.take(bytes, context, use);
       if (slot != 0) {
         *address = slot;
         return cuda::CUDA_SUCCESS;
@@ -224,20 +75,20 @@ CUresult Allocations::place(CUdeviceptr* address, size_t bytes, CUcontext contex
         continue;
       }
       slab_coming_ = true;
-      slab_bytes = slabs_.next_slab_bytes(bytes, device_.total() / kSlabShare, use);
+      slab_bytes = blocks_.slabs.next_slab_bytes(bytes, device_.total() / kSlabShare, use);
     }
-    CUresult result = allocate_block({slab_bytes, slab_bytes, context, nullptr, 0, use}, &block);
+    CUresult result = new_blocks_.allocate({slab_bytes, slab_bytes, context, nullptr, 0, use}, &block);
     if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && slab_bytes > kChargeUnitBytes) {
       slab_bytes = kChargeUnitBytes;
-      result = allocate_block({slab_bytes, slab_bytes, context, nullptr, 0, use}, &block);
+      result = new_blocks_.allocate({slab_bytes, slab_bytes, context, nullptr, 0, use}, &block);
     }
     Lock lock(blocks_.mutex);
-    if (result == cuda::CUDA_SUCCESS) slabs_.add_slab(block, bytes, use);
+    if (result == cuda::CUDA_SUCCESS) blocks_.slabs.add_slab(block, bytes, use);
     slab_coming_ = false;
     slab_came_.notify_all();
     if (result == cuda::CUDA_SUCCESS) continue;
     // Small allocations of all sizes share the driver's own pages, so the program may count on what is free in them.
-    const CUdeviceptr slot = result == cuda::CUDA_ERROR_OUT_OF_MEMORY ? slabs_.take_larger(bytes, context, use) : 0;
+    const CUdeviceptr slot = result == cuda::CUDA_ERROR_OUT_OF_MEMORY ? blocks_.slabs.take_larger(bytes, context, use) : 0;
     if (slot == 0) return result;
     *address = slot;
     return cuda::CUDA_SUCCESS;
@@ -254,7 +105,7 @@ CUresult Allocations::allocate_managed(CUdeviceptr* address, size_t bytes, unsig
   order.managed = flags;
   Block* block = nullptr;
   CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  if (use_.allocated() + bytes <= device_.limit().ceiling()) result = allocate_block(order, &block);
+  if (use_.allocated() + bytes <= device_.limit().ceiling()) result = new_blocks_.allocate(order, &block);
   if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
     result = backing_.make(order, &block);
     if (result == cuda::CUDA_SUCCESS) {
@@ -292,30 +143,9 @@ bool Allocations::measure(CUdeviceptr address, size_t* requested, size_t* capaci
   return block->base == address && !block->notes.freed;
 }
 
-bool Allocations::give_back(CUdeviceptr address, bool charged, size_t* requested) {
-  Block* retired = nullptr;
-  {
-    Lock lock(blocks_.mutex);
-    Block* block = blocks_.lookup(address);
-    if (block == nullptr || block->cached) return false;
-    if (block->slab != nullptr) {
-      bool empty = false;
-      if (!slabs_.give_back(block->slab, address, requested, &empty)) return false;
-      if (empty) retired = block;
-    } else {
-      if (block->base != address) return false;
-      *requested = block->requested;
-      retired = block;
-    }
-  }
-  if (charged) refund(device_, charged_bytes(*requested));
-  if (retired != nullptr) retire(retired, true);
-  return true;
-}
-
 bool Allocations::free(CUdeviceptr address, CUresult* result) {
   size_t requested = 0;
-  AsyncFree deferred{};
+  StreamFrees::Free deferred{};
   if (!measure(address, &requested, &deferred.capacity, &deferred.context)) {
     Lock lock(blocks_.mutex);
     Block* block = blocks_.lookup(address);
@@ -323,13 +153,13 @@ bool Allocations::free(CUdeviceptr address, CUresult* result) {
     return block != nullptr && !block->cached;
   }
   *result = cuda::CUDA_SUCCESS;
-  if (!wait_before_free(deferred.context, result)) {
+  if (!wait_before_free(device_, deferred.context, result)) {
     // Something captures, which waiting would break: freed when that has ended.
     deferred.address = address;
     deferred.stream_context = deferred.context;
     deferred.reusable = false;
     deferred.at_once = true;
-    if (!defer(deferred)) {
+    if (!stream_frees_.add(deferred)) {
       *result = cuda::CUDA_ERROR_INVALID_VALUE;
     } else {
       refund(device_, charged_bytes(requested));
@@ -337,9 +167,154 @@ bool Allocations::free(CUdeviceptr address, CUresult* result) {
     return true;
   }
   // An address that two threads free at once is a bug of the program.
-  if (!give_back(address, true, &requested)) *result = cuda::CUDA_ERROR_INVALID_VALUE;
-  if (deferred_.load(std::memory_order_relaxed) > 0) collect_async(false);
+  if (!freed_.give_back(address, true, &requested)) *result = cuda::CUDA_ERROR_INVALID_VALUE;
+  stream_frees_.collect_deferred();
   return true;
+}
+
+// ---- in stream order ----
+
+void Allocations::now_of_pool(CUdeviceptr address) {
+  if (Block* block = blocks_.lookup(address)) Blocks::notes_of(*block, address).of_pool = true;
+}
+
+bool Allocations::is_of_pool(CUdeviceptr address) {
+  Lock lock(blocks_.mutex);
+  Block* block = blocks_.lookup(address);
+  return block != nullptr && Blocks::notes_of(*block, address).of_pool;
+}
+
+CUresult Allocations::allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread, CUcontext context) {
+  if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (bytes > SIZE_MAX / 2 || !charge(device_, charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  stream = resolve(stream, per_thread);
+  const CUdeviceptr reused = stream_frees_.reuse(bytes, stream, thread_of(stream), context);
+  if (reused != 0) {
+    Lock lock(blocks_.mutex);
+    blocks_.set_requested(reused, bytes);
+    now_of_pool(reused);
+    *address = reused;
+    return cuda::CUDA_SUCCESS;
+  }
+  stream_frees_.collect(false);
+  CUresult result = place(address, bytes, context, use_of_pools());
+  if (result == cuda::CUDA_SUCCESS) {
+    Lock lock(blocks_.mutex);
+    now_of_pool(*address);
+  } else {
+    refund(device_, charged_bytes(bytes));
+  }
+  return result;
+}
+
+bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUresult* result) {
+  StreamFrees::Free pending{};
+  size_t requested = 0;
+  if (!measure(address, &requested, &pending.capacity, &pending.context)) return false;
+  pending.reusable = use_of_pools() == SlabUse::kPlain || is_of_pool(address);
+  pending.address = address;
+  pending.stream = resolve(stream, per_thread);
+  pending.thread = thread_of(pending.stream);
+  pending.stream_context = context;
+  const RealDriver& driver = real_driver();
+  *result = driver.cuEventCreate(&pending.event, cuda::CU_EVENT_DISABLE_TIMING);
+  if (*result == cuda::CUDA_SUCCESS) {
+    *result = driver.cuEventRecord(pending.event, pending.stream);
+    if (*result != cuda::CUDA_SUCCESS) {
+      driver.cuEventDestroy_v2(pending.event);
+      return true;  // a bad stream: nothing was freed
+    }
+  } else {
+    pending.event = nullptr;
+  }
+  if (!stream_frees_.add(pending)) {
+    if (pending.event != nullptr) driver.cuEventDestroy_v2(pending.event);
+    *result = cuda::CUDA_ERROR_INVALID_VALUE;
+    return true;
+  }
+  *result = cuda::CUDA_SUCCESS;
+  refund(device_, charged_bytes(requested));
+  stream_frees_.bound();
+  return true;
+}
+
+// ---- behind handles of the program's ----
+
+CUresult Allocations::allocate_handle(ProgramHandle* handle) {
+  if (!charge(device_, handle->bytes, "virtual memory")) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  Block* block = nullptr;
+  CUresult result = new_blocks_.allocate({handle->bytes, handle->bytes, nullptr, handle}, &block);
+  if (result == cuda::CUDA_SUCCESS) {
+    handle->block = block;
+  } else {
+    refund(device_, handle->bytes);
+  }
+  return result;
+}
+
+void Allocations::free_handle(Block* block) {
+  refund(device_, block->requested);
+  {
+    Lock lock(blocks_.mutex);
+    block->handle_ends = true;
+    if (block->unswappable) use_.drop_unswappable(block->bytes);
+  }
+  freed_.retire(block, false);
+}
+
+// ---- the end of a context ----
+
+bool Allocations::outlives_context(const Block& block) {
+  if (block.kind != BlockKind::kVmm) return false;  // the driver's own allocation, which goes with the context
+  return block.slab != nullptr ? SlabSet::outlives_context(block.slab) : block.notes.outlives_context();
+}
+
+size_t Allocations::charged_for(const Block& block) {
+  if (block.slab == nullptr) return charged_bytes(block.requested);
+  size_t charged = 0;
+  for (uint32_t slot = 0; slot < block.slab->slots; ++slot) {
+    if ((block.slab->occupied[slot / 64] >> (slot % 64) & 1) != 0) charged += charged_bytes(block.slab->requested[slot]);
+  }
+  return charged;
+}
+
+std::vector<CUdeviceptr> Allocations::of_pools(const Block& block) {
+  if (block.slab != nullptr) return SlabSet::of_pools(block.slab);
+  return block.notes.of_pool ? std::vector<CUdeviceptr>{block.base} : std::vector<CUdeviceptr>{};
+}
+
+void Allocations::context_gone(CUcontext context) {
+  freed_.trim(context);
+  std::vector<Block*> dead;
+  std::vector<CUdeviceptr> passed;
+  std::vector<CUdeviceptr> ended;
+  std::vector<CUdeviceptr> pooled;  // that go nevertheless: these backends serve pools from the context's memory
+  {
+    Lock lock(blocks_.mutex);
+    for (Block* block : blocks_.by_address()) {
+      if (block->context != context || block->cached) continue;
+      if (!outlives_context(*block)) {
+        dead.push_back(block);
+        continue;
+      }
+      block->context = nullptr;
+      if (block->slab == nullptr) continue;
+      for (CUdeviceptr address : SlabSet::ends_with_context(block->slab)) ended.push_back(address);
+    }
+    passed = stream_frees_.context_gone(blocks_, context);
+    for (Block* block : dead) {
+      const size_t charged = charged_for(*block);
+      for (CUdeviceptr address : of_pools(*block)) pooled.push_back(address);
+      if (block->slab != nullptr) blocks_.slabs.remove(block->slab);
+      if (block->kind != BlockKind::kVmm) block->context = nullptr;
+      refund(device_, charged);
+    }
+  }
+  for (CUdeviceptr address : pooled) pools().take(address);
+  for (Block* block : dead) freed_.retire(block, false);
+  size_t requested = 0;
+  for (CUdeviceptr address : passed) freed_.give_back(address, false, &requested);
+  for (CUdeviceptr address : ended) freed_.give_back(address, true, &requested);
 }
 
 }  // namespace nvshare::interposer

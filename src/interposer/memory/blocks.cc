@@ -45,6 +45,17 @@ Block* Blocks::lookup(CUdeviceptr address) {
   return address - block->base < block->bytes ? block : nullptr;
 }
 
+void Blocks::set_requested(CUdeviceptr address, size_t bytes) {
+  Block* block = lookup(address);
+  if (block == nullptr) return;
+  if (block->slab == nullptr) {
+    block->requested = bytes;
+  } else {
+    SlabSet::set_requested(block->slab, address, bytes);
+  }
+  notes_of(*block, address) = new_notes();
+}
+
 bool Blocks::find(CUdeviceptr address, AllocationRange* range, bool* within) {
   Lock lock(mutex);
   Block* block = lookup(address);

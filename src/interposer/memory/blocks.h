@@ -30,6 +30,7 @@ class Blocks {
   Mutex mutex;
   // The program runs: no block is without its memory, and what is made is mapped at once. Changed by Residency.
   bool running GUARDED_BY(mutex) = false;
+  SlabSet slabs GUARDED_BY(mutex);  // of small allocations, each in a block of these
 
   void insert(Block* block) REQUIRES(mutex);
   // Out of the books. Until ended() the driver may still have its addresses: a swap engine holds it, or a thread gives it back.
@@ -49,6 +50,9 @@ class Blocks {
   static AllocationNotes& notes_of(Block& block, cuda::CUdeviceptr address) {
     return block.slab != nullptr ? SlabSet::notes_of(block.slab, address) : block.notes;
   }
+
+  // What the allocation is for now that lies there, or (0) that nothing does: a new one to the program.
+  void set_requested(cuda::CUdeviceptr address, size_t bytes) REQUIRES(mutex);
 
   // The allocation that `address` lies in; false when it is not ours.
   // *within (may be null), if it is in no allocation: it lies in addresses of ours, freed ones too as long as the driver has them. It may

@@ -42,7 +42,7 @@ CUresult DriverMemory::claim(size_t bytes, const char* what) {
     }
     if (!trimmed) {
       trimmed = true;
-      device_.memory().allocations.give_back_caches();
+      device_.memory().give_back_caches();
       continue;
     }
     if (device_.turns().grow(bytes) != Turns::Growth::kOutOfMemory) continue;

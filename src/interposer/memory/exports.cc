@@ -1,12 +1,11 @@
-// Memory handed to other processes of the tenant (interposer/process/ipc.h): from then on it stays on the GPU, and is told to be
-// unswappable.
+#include "interposer/memory/exports.h"
+
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "interposer/hooks/submit.h"
 #include "interposer/log.h"
-#include "interposer/memory/allocations.h"
 #include "interposer/process/device.h"
 #include "interposer/process/ipc.h"
 
@@ -16,7 +15,7 @@ using cuda::CUdeviceptr;
 using cuda::CUresult;
 using protocol::ExportStatus;
 
-bool Allocations::begin_export(CUdeviceptr address, IpcToken* token, CUresult* result) {
+bool Exports::begin(CUdeviceptr address, IpcToken* token, CUresult* result) {
   bool ours = true;
   // In the gate the memory is on the GPU, and does not leave it.
   *result = pass_gate(Target{nullptr, false}, [&] {
@@ -34,7 +33,7 @@ bool Allocations::begin_export(CUdeviceptr address, IpcToken* token, CUresult* r
       if (syscall(SYS_getrandom, block->export_nonce, sizeof block->export_nonce, 0) != sizeof block->export_nonce) {
         return cuda::CUDA_ERROR_OPERATING_SYSTEM;
       }
-      block->export_id = ++last_export_;
+      block->export_id = ++last_;
       block->unswappable = true;
       copies_.drop(blocks_, *block);
       use_.add_unswappable(block->bytes);
@@ -45,11 +44,11 @@ bool Allocations::begin_export(CUdeviceptr address, IpcToken* token, CUresult* r
     memcpy(token->nonce, block->export_nonce, sizeof token->nonce);
     return cuda::CUDA_SUCCESS;
   });
-  if (ours && *result == cuda::CUDA_SUCCESS) changed();
+  if (ours && *result == cuda::CUDA_SUCCESS) device_.turns().memory_changed();
   return ours;
 }
 
-ExportStatus Allocations::export_chunks(const protocol::ExportWanted& wanted, protocol::Exported* answer, Descriptors* descriptors) {
+ExportStatus Exports::chunks(const protocol::ExportWanted& wanted, protocol::Exported* answer, Descriptors* descriptors) {
   Lock lock(blocks_.mutex);
   for (Block* block : blocks_.by_address()) {
     if (block->export_id == 0 || block->export_id != wanted.export_id) continue;

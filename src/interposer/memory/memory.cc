@@ -14,7 +14,11 @@ DeviceMemory::DeviceMemory(Device& of)
       copies(blocks, arena),
       residency(of, blocks, use, access, backing, copies),
       driver(of, use, residency),
-      allocations(of, blocks, use, access, backing, copies, residency) {}
+      freed(of, blocks, use, access, backing, copies),
+      stream_frees(of, blocks, freed),
+      new_blocks(of, blocks, use, access, backing, residency, freed),
+      exports(of, blocks, use, copies),
+      allocations(of, blocks, use, backing, freed, stream_frees, new_blocks) {}
 
 protocol::MemoryReport DeviceMemory::report() {
   protocol::MemoryReport report{};
@@ -24,6 +28,12 @@ protocol::MemoryReport DeviceMemory::report() {
   report.swappable_host = arena.ready_bytes();
   report.charged = device.limit().charged();
   return report;
+}
+
+void DeviceMemory::give_back_caches() {
+  stream_frees.collect(true);
+  freed.trim();
+  driver.trim();
 }
 
 void DeviceMemory::reset_after_fork() {

@@ -8,8 +8,12 @@
 #include "interposer/memory/backends/block_access.h"
 #include "interposer/memory/blocks.h"
 #include "interposer/memory/driver_memory.h"
+#include "interposer/memory/exports.h"
+#include "interposer/memory/freed_blocks.h"
 #include "interposer/memory/memory_use.h"
+#include "interposer/memory/new_blocks.h"
 #include "interposer/memory/residency/residency.h"
+#include "interposer/memory/stream_frees.h"
 #include "interposer/swap/copies/host_copies.h"
 #include "protocol/messages.h"
 
@@ -22,18 +26,25 @@ struct DeviceMemory {
 
   // As the scheduler is told.
   protocol::MemoryReport report();
+  // What is freed and only kept for reuse, what waits for the GPU to pass a stream-ordered free, and what the driver keeps. May wait for
+  // the GPU.
+  void give_back_caches();
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
   Device& device;
-  MemoryUse use;            // how much there is
-  Blocks blocks;            // which addresses are ours
-  HostArena arena;          // host memory for what is out
-  BlockAccess access;       // which GPUs may use blocks' memory
-  Backing backing;          // addresses and GPU memory behind blocks
-  HostCopies copies;        // host copies of what is on the GPU
-  Residency residency;      // what is on the GPU, and may be
-  DriverMemory driver;      // what the driver allocates for the program, and cannot move
-  Allocations allocations;  // what the program allocates and frees
+  MemoryUse use;             // how much there is
+  Blocks blocks;             // which addresses are ours
+  HostArena arena;           // host memory for what is out
+  BlockAccess access;        // which GPUs may use blocks' memory
+  Backing backing;           // addresses and GPU memory behind blocks
+  HostCopies copies;         // host copies of what is on the GPU
+  Residency residency;       // what is on the GPU, and may be
+  DriverMemory driver;       // what the driver allocates for the program, and cannot move
+  FreedBlocks freed;         // what is freed: kept for the next allocation, or given back
+  StreamFrees stream_frees;  // what is freed in stream order, and not passed yet
+  NewBlocks new_blocks;      // how a block is got
+  Exports exports;           // what other processes may use
+  Allocations allocations;   // what the program allocates and frees
 };
 
 }  // namespace nvshare::interposer

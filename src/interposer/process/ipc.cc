@@ -50,7 +50,7 @@ bool Ipc::export_memory(CUipcMemHandle* handle, CUdeviceptr address, CUresult* r
   memcpy(token.magic, kMagic, sizeof kMagic);
   token.version = kTokenVersion;
   token.exporter = owner->link().id();
-  if (!owner->memory().allocations.begin_export(address, &token, result)) return false;
+  if (!owner->memory().exports.begin(address, &token, result)) return false;
   if (*result == cuda::CUDA_SUCCESS) memcpy(handle, &token, sizeof token);
   return true;
 }
@@ -60,7 +60,7 @@ void Ipc::on_export_wanted(Device& device, const protocol::ExportWanted& message
   answer.ticket = message.ticket;
   do {
     Descriptors descriptors;
-    const ExportStatus status = device.memory().allocations.export_chunks(message, &answer, &descriptors);
+    const ExportStatus status = device.memory().exports.chunks(message, &answer, &descriptors);
     answer.status = static_cast<uint8_t>(status);
     if (status != ExportStatus::kOk) {
       log(LogLevel::kWarning, "another process asks for memory that %s",

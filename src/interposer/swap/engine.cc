@@ -74,7 +74,7 @@ void SwapEngine::run() {
         trim_at_ns_ = 0;
         busy_ = true;
         lock.unlock();
-        device_.memory().allocations.trim_brief_cache();
+        device_.memory().freed.trim_brief();
         lock.lock();
         busy_ = false;
         changed_.notify_all();
@@ -150,10 +150,10 @@ void SwapEngine::run_drain(const Job& job) {
   }
   if (!turns.take(turn::WorkDrained{job.id}).agreed) return;
   device_.memory().residency.set_running(false);
-  device_.memory().allocations.collect_done();  // garbage is neither kept nor copied
+  device_.memory().stream_frees.collect_done();  // garbage is neither kept nor copied
   // Under a compute limit the lock comes and goes often, and as long as nobody needs the memory all of it stays.
   if (!turns.ask([&](const turn::Turn& turn) { return turn.idle.terms().limited && turn.idle.terms().memory_waiters == 0; })) {
-    device_.memory().allocations.trim_cache();  // not worth a copy
+    device_.memory().freed.trim();  // not worth a copy
     device_.memory().driver.trim();
   }
   turns.take(turn::MemoryLeft{});

@@ -184,7 +184,7 @@ void Eviction::run() {
   memory_.copies.set_evicting(true);
   memory_.backing.managed.push_demand_out(context_.out());
   const size_t before = memory_.use.resident();
-  memory_.allocations.trim_cache();  // what the last turn left for the next one
+  memory_.freed.trim();  // what the last turn left for the next one
   progress_.moved = before - std::min(before, memory_.use.resident());
   choose();
   size_t next = 0;

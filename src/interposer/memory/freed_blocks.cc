@@ -1,9 +1,10 @@
-// Freed memory: given back at once, or kept mapped for the program's next allocation.
+#include "interposer/memory/freed_blocks.h"
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "interposer/memory/allocations.h"
+#include "interposer/memory/charges.h"
 #include "interposer/process/device.h"
 
 namespace nvshare::interposer {
@@ -19,7 +20,8 @@ constexpr int64_t kBriefly_ns = 50'000'000;
 
 }  // namespace
 
-Block* Allocations::take_cached(const BlockOrder& order) {
+Block* FreedBlocks::take(const Blocks&, const BlockOrder& order) {
+  held(blocks_.mutex);
   if (order.handle != nullptr || order.managed != 0) return nullptr;
   for (size_t i = cache_.size(); i-- > 0;) {
     Block* block = cache_[i];
@@ -38,7 +40,28 @@ Block* Allocations::take_cached(const BlockOrder& order) {
   return nullptr;
 }
 
-void Allocations::retire(Block* block, bool keep) {
+bool FreedBlocks::give_back(cuda::CUdeviceptr address, bool charged, size_t* requested) {
+  Block* retired = nullptr;
+  {
+    Lock lock(blocks_.mutex);
+    Block* block = blocks_.lookup(address);
+    if (block == nullptr || block->cached) return false;
+    if (block->slab != nullptr) {
+      bool empty = false;
+      if (!blocks_.slabs.give_back(block->slab, address, requested, &empty)) return false;
+      if (empty) retired = block;
+    } else {
+      if (block->base != address) return false;
+      *requested = block->requested;
+      retired = block;
+    }
+  }
+  if (charged) refund(device_, charged_bytes(*requested));
+  if (retired != nullptr) retire(retired, true);
+  return true;
+}
+
+void FreedBlocks::retire(Block* block, bool keep) {
   size_t resident = 0;
   uint64_t ended_export = 0;
   bool whole = true;
@@ -57,7 +80,7 @@ void Allocations::retire(Block* block, bool keep) {
       copies_.drop(blocks_, *block);  // of what is no more
       cache_.push_back(block);
       cached_bytes_ += block->bytes;
-      const bool briefly = cached_bytes_ > lasting_cache_max();
+      const bool briefly = cached_bytes_ > lasting_max();
       lock.unlock();
       retire_uncached(victims);
       if (briefly) device_.swap_engine().trim_cache_in(kBriefly_ns);
@@ -80,12 +103,12 @@ void Allocations::retire(Block* block, bool keep) {
     use_.drop_resident(resident);
   }
   if (ended_export != 0) device_.link().send(protocol::ExportEnded{ended_export});
-  changed();
+  device_.turns().memory_changed();
 }
 
-size_t Allocations::lasting_cache_max() const { return std::min(kCacheBytesMax, device_.total() / kCacheShare); }
+size_t FreedBlocks::lasting_max() const { return std::min(kCacheBytesMax, device_.total() / kCacheShare); }
 
-void Allocations::uncache_oldest(size_t at_most, std::vector<Block*>* victims) {
+void FreedBlocks::uncache_oldest(size_t at_most, std::vector<Block*>* victims) {
   size_t count = 0;
   while (count < cache_.size() && cached_bytes_ > at_most) {
     Block* oldest = cache_[count++];
@@ -96,28 +119,28 @@ void Allocations::uncache_oldest(size_t at_most, std::vector<Block*>* victims) {
   cache_.erase(cache_.begin(), cache_.begin() + static_cast<ptrdiff_t>(count));
 }
 
-void Allocations::retire_uncached(const std::vector<Block*>& victims) {
+void FreedBlocks::retire_uncached(const std::vector<Block*>& victims) {
   for (Block* block : victims) {
     block->cached = false;
     retire(block, false);
   }
 }
 
-void Allocations::trim_brief_cache() {
+void FreedBlocks::trim_brief() {
   std::vector<Block*> victims;
   {
     Lock lock(blocks_.mutex);
-    uncache_oldest(lasting_cache_max(), &victims);
+    uncache_oldest(lasting_max(), &victims);
   }
   retire_uncached(victims);
 }
 
-void Allocations::trim_cache(cuda::CUcontext gone) {
+void FreedBlocks::trim(cuda::CUcontext gone) {
   std::vector<Block*> victims;
   {
     Lock lock(blocks_.mutex);
     uncache_oldest(0, &victims);
-    for (Block* block : slabs_.remove_empty()) {
+    for (Block* block : blocks_.slabs.remove_empty()) {
       block->cached = true;  // nothing of the program's is in it
       victims.push_back(block);
       blocks_.erase(block);
@@ -127,12 +150,6 @@ void Allocations::trim_cache(cuda::CUcontext gone) {
     if (block->context == gone) block->context = nullptr;  // the driver's own memory went with it
   }
   retire_uncached(victims);
-}
-
-void Allocations::give_back_caches() {
-  collect_async(true);
-  trim_cache();
-  device_.memory().driver.trim();
 }
 
 }  // namespace nvshare::interposer
