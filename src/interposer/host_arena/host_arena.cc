@@ -1,15 +1,15 @@
 #include "interposer/host_arena/host_arena.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "interposer/host_arena/segment_memory.h"
 #include "interposer/log.h"
 #include "interposer/process/device.h"
 #include "interposer/symbols/real_driver.h"
-#include "interposer/variable.h"
 
 namespace nvshare::interposer {
 
@@ -17,59 +17,18 @@ using protocol::ArenaOwner;
 
 namespace {
 
-constexpr uint32_t kUnitsMax = HostArena::kSegmentBytesMax / HostArena::kUnitBytes;
-static_assert(kUnitsMax <= 128);
-
 // Nothing came for so long: the scheduler has lost the request. It answers within seconds even if a neighbour does not.
 constexpr int64_t kPatience_ns = 20'000'000'000;
 constexpr int64_t kShortToldEvery_ns = 10'000'000'000;
 
-size_t round_up(size_t bytes) { return (bytes + HostArena::kUnitBytes - 1) / HostArena::kUnitBytes * HostArena::kUnitBytes; }
-
-// The first run of `count` clear bits below `limit`, or -1.
-int find_run(const uint64_t* bits, uint32_t limit, uint32_t count) {
-  uint32_t run = 0;
-  for (uint32_t i = 0; i < limit; ++i) {
-    run = (bits[i / 64] >> (i % 64) & 1) != 0 ? 0 : run + 1;
-    if (run == count) return static_cast<int>(i + 1 - count);
-  }
-  return -1;
-}
-
 }  // namespace
-
-void HostArena::configure() {
-  static constexpr ChoiceVariable<Mode, 3> kVariable = {
-      .name = "NVSHARE_HOST_ARENA",
-      .choices = {{"auto", Mode::kAuto}, {"process", Mode::kProcess}, {"scheduler", Mode::kScheduler}},
-      .unset = Mode::kAuto,
-      .wrong = Mode::kAuto,
-      .then = "Going on with auto",
-      .meaning = "whose host memory the program is swapped to; the scheduler's setting goes before"};
-  mode_ = value_of(kVariable);
-}
 
 // ---- slots ----
 
-bool HostArena::take(Segment& segment, uint32_t index, size_t units, HostSlot* slot) {
-  const auto limit = static_cast<uint32_t>(segment.bytes / kUnitBytes);
-  if (segment.data == nullptr || segment.leaving || segment.used_units + units > limit) return false;
-  int first = find_run(segment.used, limit, static_cast<uint32_t>(units));
-  if (first < 0) return false;
-  for (uint32_t i = static_cast<uint32_t>(first); i < static_cast<uint32_t>(first) + units; ++i) {
-    segment.used[i / 64] |= uint64_t{1} << (i % 64);
-  }
-  segment.used_units += static_cast<uint32_t>(units);
-  slot->data = segment.data + static_cast<size_t>(first) * kUnitBytes;
-  slot->segment = index;
-  slot->bytes = static_cast<uint32_t>(units * kUnitBytes);
-  return true;
-}
-
 bool HostArena::take_any(size_t bytes, HostSlot* slot) {
-  const size_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   for (uint32_t i = 0; i < segments_.size(); ++i) {
-    if (take(segments_[i], i, units, slot)) return true;
+    slot->segment = i;
+    if (segments_[i].take(bytes, slot)) return true;
   }
   return false;
 }
@@ -95,7 +54,7 @@ HostSlot HostArena::allocate(size_t bytes) {
     }
     if (refused_) break;
     // Fragmentation, or more swapped than was foreseen: as much more as is missing now.
-    ask(lent_ + round_up(bytes), true);
+    ask(lent_ + HostSegment::round_up(bytes), true);
   }
   --waiters_;
   return slot;
@@ -105,11 +64,7 @@ void HostArena::give_back(const HostSlot& slot) {
   if (slot.data == nullptr) return;
   Lock lock(mutex_);
   if (slot.segment >= segments_.size()) return;  // its parent's, to a forked child
-  Segment& segment = segments_[slot.segment];
-  size_t first = static_cast<size_t>(slot.data - segment.data) / kUnitBytes;
-  size_t units = slot.bytes / kUnitBytes;
-  for (size_t i = first; i < first + units; ++i) segment.used[i / 64] &= ~(uint64_t{1} << (i % 64));
-  segment.used_units -= static_cast<uint32_t>(units);
+  segments_[slot.segment].give_back(slot);
   changed_.notify_all();
 }
 
@@ -120,18 +75,17 @@ size_t HostArena::ready_bytes() {
 
 size_t HostArena::used_bytes() {
   Lock lock(mutex_);
-  size_t units = 0;
-  for (const Segment& segment : segments_) units += segment.used_units;
-  return units * kUnitBytes;
+  size_t sum = 0;
+  for (const HostSegment& segment : segments_) sum += segment.used_bytes();
+  return sum;
 }
 
 std::vector<HostArena::SegmentUse> HostArena::segment_uses() {
   std::vector<SegmentUse> uses;
   Lock lock(mutex_);
   uses.reserve(segments_.size());
-  for (const Segment& segment : segments_) {
-    const bool may_go = segment.data != nullptr && !segment.leaving && !segment.busy;
-    uses.push_back({may_go ? segment.bytes : 0, size_t{segment.used_units} * kUnitBytes});
+  for (const HostSegment& segment : segments_) {
+    uses.push_back({segment.may_go() ? segment.bytes : 0, segment.used_bytes()});
   }
   return uses;
 }
@@ -149,7 +103,7 @@ bool HostArena::coming() const {
 }
 
 void HostArena::ask(size_t total, bool urgent) {
-  asked_ = std::min<size_t>(std::max(round_up(total), lent_), protocol::kArenaBytesMax);
+  asked_ = std::min<size_t>(std::max(HostSegment::round_up(total), lent_), protocol::kArenaBytesMax);
   refused_ = false;
   if (asked_ <= lent_) return;
   ++request_;
@@ -162,7 +116,7 @@ void HostArena::grow_to(size_t bytes, cuda::CUcontext context, bool urgent) {
   Lock lock(mutex_);
   if (ending_) return;
   context_ = context;
-  const bool asked_already = asked_ > lent_ && !refused_ && asked_ >= round_up(bytes) && (urgent_ || !urgent);
+  const bool asked_already = asked_ > lent_ && !refused_ && asked_ >= HostSegment::round_up(bytes) && (urgent_ || !urgent);
   if (!asked_already) ask(std::max(bytes, urgent ? size_t{0} : asked_), urgent);
   start_workers(urgent);  // also for what lost its registration with an earlier context
 }
@@ -220,8 +174,8 @@ std::vector<protocol::ArenaHeld> HostArena::held() {
     message.owner = static_cast<uint8_t>(owner);
     all.push_back(message);
   };
-  for (const Segment& segment : segments_) {
-    if (segment.data != nullptr) add(segment.id, segment.bytes, segment.owner);
+  for (const HostSegment& segment : segments_) {
+    if (segment.there()) add(segment.id, segment.bytes, segment.owner);
   }
   for (const Loan& loan : loans_) add(loan.id, loan.bytes, loan.owner);  // what came since
   return all;
@@ -233,7 +187,7 @@ bool HostArena::take_outbox(Outbox* outbox) {
     Lock lock(mutex_);
     if (request_due_) more = asked_ > lent_ ? asked_ - lent_ : 0;
   }
-  const ArenaOwner owner = more > 0 ? owner_for(more) : ArenaOwner::kProcess;  // reads files: not under the mutex
+  const ArenaOwner owner = more > 0 ? own_.owner_for(more) : ArenaOwner::kProcess;  // reads files: not under the mutex
   Lock lock(mutex_);
   outbox->returned.swap(returned_);
   outbox->shrunk.swap(shrunk_);
@@ -265,9 +219,9 @@ size_t HostArena::mark_leaving(size_t bytes, bool only_own) {
   // The scheduler's first: they help whoever needs it.
   for (ArenaOwner owner : {ArenaOwner::kScheduler, ArenaOwner::kProcess}) {
     if (only_own && owner == ArenaOwner::kScheduler) continue;
-    for (Segment& segment : segments_) {
+    for (HostSegment& segment : segments_) {
       if (marked >= bytes) break;
-      if (segment.data == nullptr || segment.used_units > 0 || segment.leaving || segment.busy || segment.owner != owner) continue;
+      if (!segment.may_go() || segment.used_bytes() > 0 || segment.owner != owner) continue;
       segment.leaving = true;
       marked += segment.bytes;
       lent_ -= segment.bytes;
@@ -292,10 +246,23 @@ void HostArena::shrink(const protocol::ArenaShrink& message) {
   notify();
 }
 
+void HostArena::look_at_cgroup() {
+  const std::optional<uint64_t> left = OwnMemory::too_little();
+  if (!left) return;
+  Lock lock(mutex_);
+  size_t marked = mark_leaving(SIZE_MAX, true);
+  if (!own_.tight() || marked > 0) {
+    log(LogLevel::kInfo, "this program's cgroup has %llu MiB left of its memory limit: %zu MiB of unused swap arena are given back",
+        static_cast<unsigned long long>(*left >> 20), marked >> 20);
+  }
+  own_.set_tight();
+  notify();
+}
+
 void HostArena::settle_shrink() {
   if (shrink_ == 0) return;
-  for (const Segment& segment : segments_) {
-    if (segment.data != nullptr && segment.leaving && workers_ > 0) return;
+  for (const HostSegment& segment : segments_) {
+    if (segment.there() && segment.leaving && workers_ > 0) return;
   }
   shrunk_.push_back({shrink_, shrink_bytes_});
   shrink_ = 0;
@@ -305,7 +272,7 @@ void HostArena::context_gone(cuda::CUcontext context) {
   Lock lock(mutex_);
   if (context_ == context) context_ = nullptr;
   while (in_driver_ > 0) changed_.wait(mutex_);
-  for (Segment& segment : segments_) {
+  for (HostSegment& segment : segments_) {
     if (segment.data == nullptr || segment.pinned_in != context) continue;
     real_driver().cuMemHostUnregister(segment.data);
     segment.pinned_in = nullptr;
@@ -319,6 +286,136 @@ void HostArena::give_up(int64_t patience_ns) {
   const int64_t deadline = now_ns() + patience_ns;
   while (in_driver_ > 0 && changed_.wait_until(mutex_, deadline)) {
   }
+}
+
+// ---- workers ----
+
+void HostArena::start_workers(bool urgent) {
+  size_t work = loans_.size();
+  for (const HostSegment& segment : segments_) {
+    const bool to_pin = segment.may_be_pinned() && context_ != nullptr;
+    if (segment.must_go() || to_pin) ++work;
+  }
+  if (context_ == nullptr) work -= loans_.size();
+  // An arena that only prepares takes one processor for it: the program runs.
+  uint32_t most = 1;
+  if (urgent) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    most = processors <= 2 ? 1 : (processors >= 16 ? 8 : static_cast<uint32_t>(processors) / 2);
+  }
+  while (workers_ < most && workers_ < work) {
+    pthread_t thread;
+    if (!start_thread(&thread, worker_body, this, "nvshare-pin")) return;
+    pthread_detach(thread);
+    ++workers_;
+  }
+}
+
+void* HostArena::worker_body(void* self) {
+  static_cast<HostArena*>(self)->work();
+  return nullptr;
+}
+
+void HostArena::work() {
+  Lock lock(mutex_);
+  while (!ending_ && (unmap_one() || (context_ != nullptr && (build_one() || pin_one())))) {
+  }
+  --workers_;
+  settle_shrink();
+  notify();
+}
+
+bool HostArena::unmap_one() {
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    if (!segments_[i].must_go()) continue;
+    segments_[i].busy = true;
+    const HostSegment segment = segments_[i];
+    ++in_driver_;
+    mutex_.unlock();
+    unmake(segment.data, segment.bytes, segment.pinned_in);
+    mutex_.lock();
+    --in_driver_;
+    segments_[i] = HostSegment{};
+    ready_ -= segment.bytes;
+    returned_.push_back(segment.id);
+    settle_shrink();
+    notify();
+    device_.turns().memory_changed();
+    return true;
+  }
+  return false;
+}
+
+bool HostArena::build_one() {
+  if (loans_.empty()) return false;
+  Loan loan = std::move(loans_.front());
+  loans_.erase(loans_.begin());
+  const CUcontext context = context_;
+  const uint64_t lender = lenders_gone_;
+  building_ += loan.bytes;
+  ++in_driver_;
+  mutex_.unlock();
+  const bool own = loan.owner == ArenaOwner::kProcess;
+  char* data = own ? make_own(loan.bytes) : map_lent(loan.memory.get(), loan.bytes);
+  loan.memory.reset();  // the mapping holds it
+  const bool pinned = data != nullptr && pin(data, loan.bytes, context);
+  mutex_.lock();
+  const bool stale = lender != lenders_gone_;  // who lent it is gone, and nobody has counted it since
+  if (!stale) building_ -= loan.bytes;
+  --in_driver_;
+  if (data != nullptr) {
+    HostSegment segment;
+    segment.leaving = stale;
+    segment.data = data;
+    segment.bytes = loan.bytes;
+    segment.id = loan.id;
+    segment.owner = loan.owner;
+    segment.pinned_in = pinned ? context : nullptr;
+    segment.unpinnable = !pinned;
+    auto vacant = std::find_if(segments_.begin(), segments_.end(), [](const HostSegment& each) { return !each.there(); });
+    if (vacant != segments_.end()) {
+      *vacant = segment;
+    } else {
+      segments_.push_back(segment);
+    }
+    ready_ += loan.bytes;
+  } else if (!stale) {
+    lent_ -= loan.bytes;
+    returned_.push_back(loan.id);
+    if (own && own_.found_short()) {  // then let it be the scheduler's
+      ask(asked_, urgent_ || waiters_ > 0);
+    } else {
+      log(LogLevel::kWarning, "host memory is short: the swap arena cannot grow by %zu MiB", loan.bytes >> 20);
+      asked_ = std::min(asked_, lent_);
+      refused_ = true;
+    }
+  }
+  notify();
+  device_.turns().memory_changed();
+  return true;
+}
+
+// What lost its registration with the context that it was made in.
+bool HostArena::pin_one() {
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    HostSegment& candidate = segments_[i];
+    if (!candidate.may_be_pinned()) continue;
+    candidate.busy = true;
+    char* data = candidate.data;
+    const size_t bytes = candidate.bytes;
+    const CUcontext context = context_;
+    ++in_driver_;
+    mutex_.unlock();
+    const bool pinned = pin(data, bytes, context);
+    mutex_.lock();
+    --in_driver_;
+    segments_[i].busy = false;
+    segments_[i].pinned_in = pinned ? context : nullptr;
+    segments_[i].unpinnable = !pinned;
+    changed_.notify_all();
+    return true;
+  }
+  return false;
 }
 
 void HostArena::reset_after_fork() {

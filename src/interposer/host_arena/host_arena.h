@@ -10,7 +10,6 @@
 // another.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -18,6 +17,8 @@
 #include "base/fd.h"
 #include "cuda/driver_api.h"
 #include "interposer/host_arena/host_slot.h"
+#include "interposer/host_arena/own_memory.h"
+#include "interposer/host_arena/segment.h"
 #include "interposer/sync.h"
 #include "protocol/messages.h"
 
@@ -28,12 +29,10 @@ class Device;
 class HostArena {
  public:
   static constexpr size_t kSegmentBytesMax = protocol::kArenaSegmentBytesMax;
-  static constexpr size_t kUnitBytes = protocol::kArenaUnitBytes;
 
   explicit HostArena(Device& device) : device_(device) {}
 
-  // Reads NVSHARE_HOST_ARENA. Before the link starts.
-  void configure();
+  void configure() { own_.configure(); }  // before the link starts
 
   // ---- for the swap engine ----
   // Wants room for `bytes` in all. Returns at once; work goes on in background threads that use `context`. `urgent`: somebody waits for it.
@@ -76,26 +75,13 @@ class HostArena {
   // Everything that was lent, for the next scheduler.
   std::vector<protocol::ArenaHeld> held();
   // Memory of this process's own in a cgroup with a limit: to be looked at now and then, because the program may come to need the room.
-  bool wants_cgroup_watched() const { return watch_cgroup_.load(std::memory_order_relaxed); }
-  bool cgroup_is_full();
+  bool wants_cgroup_watched() const { return own_.wants_watching(); }
+  static bool cgroup_is_full() { return OwnMemory::too_little().has_value(); }
   void look_at_cgroup();
 
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
-  enum class Mode : uint8_t { kAuto, kProcess, kScheduler };
-  struct Segment {
-    char* data = nullptr;  // null: vacant
-    size_t bytes = 0;
-    uint64_t id = 0;
-    protocol::ArenaOwner owner = protocol::ArenaOwner::kProcess;
-    cuda::CUcontext pinned_in = nullptr;
-    bool busy = false;          // a worker is at it, without the mutex
-    bool leaving = false;       // to be given back: no slots are handed out of it
-    bool unpinnable = false;    // the driver did not want to
-    uint64_t used[2] = {0, 0};  // one bit per unit
-    uint32_t used_units = 0;
-  };
   // Lent, and not made yet.
   struct Loan {
     uint64_t id = 0;
@@ -104,7 +90,6 @@ class HostArena {
     FileDescriptor memory;
   };
 
-  bool take(Segment& segment, uint32_t index, size_t units, HostSlot* slot);
   bool take_any(size_t bytes, HostSlot* slot) REQUIRES(mutex_);
   void ask(size_t total, bool urgent) REQUIRES(mutex_);
   bool coming() const REQUIRES(mutex_);
@@ -113,19 +98,17 @@ class HostArena {
   void settle_shrink() REQUIRES(mutex_);
   void notify() REQUIRES(mutex_);  // whoever waits here, and the link
 
-  // workers.cc
   static void* worker_body(void* self);
   void work();
   bool unmap_one() REQUIRES(mutex_);  // given up meanwhile
   bool build_one() REQUIRES(mutex_);  // given up meanwhile
   bool pin_one() REQUIRES(mutex_);    // given up meanwhile
-  protocol::ArenaOwner owner_for(size_t more);
 
   Device& device_;
-  Mode mode_ = Mode::kAuto;
+  OwnMemory own_;
   Mutex mutex_;
   Condition changed_;
-  std::vector<Segment> segments_ GUARDED_BY(mutex_);
+  std::vector<HostSegment> segments_ GUARDED_BY(mutex_);
   std::vector<Loan> loans_ GUARDED_BY(mutex_);
   size_t ready_ GUARDED_BY(mutex_) = 0;           // sum of bytes of segments_
   size_t lent_ GUARDED_BY(mutex_) = 0;            // what the scheduler takes us to have, less what is on its way back
@@ -135,7 +118,6 @@ class HostArena {
   uint32_t in_driver_ GUARDED_BY(mutex_) = 0;     // of them, in a driver call with a context
   uint32_t waiters_ GUARDED_BY(mutex_) = 0;       // in allocate()
   cuda::CUcontext context_ GUARDED_BY(mutex_) = nullptr;
-  bool tight_ GUARDED_BY(mutex_) = false;  // this process's cgroup leaves too little: segments are to be the scheduler's
   bool ending_ GUARDED_BY(mutex_) = false;
 
   // What we asked for last, and whether it was answered.
@@ -150,10 +132,6 @@ class HostArena {
   std::vector<protocol::ArenaShrunk> shrunk_ GUARDED_BY(mutex_);
   uint64_t shrink_ GUARDED_BY(mutex_) = 0;  // under way; 0: none
   size_t shrink_bytes_ GUARDED_BY(mutex_) = 0;
-  std::atomic<bool> watch_cgroup_{false};
 };
-
-// Room for more of this process's own memory: the lesser of what the machine and its cgroups have left, minus a margin. Bytes.
-size_t host_memory_available();
 
 }  // namespace nvshare::interposer

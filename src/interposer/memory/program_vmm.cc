@@ -120,7 +120,7 @@ CUresult ProgramVmm::create_at_driver(Handle* out, size_t bytes, const cuda::CUm
     if (owner != nullptr && owner->refused()) return cuda::CUDA_ERROR_NOT_PERMITTED;
   }
   const bool counted = owner != nullptr && out != nullptr && bytes > 0;
-  const bool held = counted && flags == 0 && bytes % HostArena::kUnitBytes == 0 && takes_turns(*owner);
+  const bool held = counted && flags == 0 && bytes % protocol::kArenaUnitBytes == 0 && takes_turns(*owner);
   CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
   if (held) {
     result = allocate_unswappable(*owner, "virtual memory", bytes, nullptr, [&](uint64_t* key) {
