@@ -80,6 +80,9 @@ struct Block {
   bool demand = false;      // more than fits: its pages come and go as the driver likes, and count only as what neighbours cannot see
 };
 
+// Its memory comes and goes with turns.
+inline bool takes_turns(const Block& block) { return block.kind != BlockKind::kPlain && !block.demand; }
+
 inline constexpr size_t kChunkBytesMax = size_t{64} << 20;
 
 inline size_t chunk_offset(uint32_t index) { return size_t{index} * kChunkBytesMax; }

@@ -12,6 +12,7 @@
 #include "interposer/memory/freed_blocks.h"
 #include "interposer/memory/memory_use.h"
 #include "interposer/memory/new_blocks.h"
+#include "interposer/memory/residency/pieces.h"
 #include "interposer/memory/residency/residency.h"
 #include "interposer/memory/stream_frees.h"
 #include "interposer/swap/copies/host_copies.h"
@@ -39,6 +40,7 @@ struct DeviceMemory {
   Backing backing;           // addresses and GPU memory behind blocks
   HostCopies copies;         // host copies of what is on the GPU
   Residency residency;       // what is on the GPU, and may be
+  Pieces pieces;             // of blocks, on their way out or in
   DriverMemory driver;       // what the driver allocates for the program, and cannot move
   FreedBlocks freed;         // what is freed: kept for the next allocation, or given back
   StreamFrees stream_frees;  // what is freed in stream order, and not passed yet

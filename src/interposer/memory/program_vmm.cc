@@ -270,7 +270,7 @@ CUresult ProgramVmm::export_handle(void* out, Handle number, cuda::CUmemAllocati
   }
   // As a parent does that hands memory to its children: there are no turns to wait for.
   CUresult result = cuda::CUDA_SUCCESS;
-  if (!has_context(ordinal)) result = process_.device(ordinal)->memory().residency.place_without_context(*block);
+  if (!has_context(ordinal)) result = process_.device(ordinal)->memory().pieces.place_without_context(*block);
   if (result == cuda::CUDA_SUCCESS) result = with_lock([&] { return function(out, pin(number), type, flags); });
   release(number);
   return result;

@@ -42,7 +42,7 @@ void Eviction::report(bool finished) {
 
 // Pins what is to leave, and finds out what of it did not change; that comes first.
 void Eviction::choose() {
-  const std::vector<Piece> pieces = memory_.residency.pin_resident(bytes_ - std::min<uint64_t>(bytes_, progress_.moved));
+  const std::vector<Piece> pieces = memory_.pieces.pin_resident(bytes_ - std::min<uint64_t>(bytes_, progress_.moved));
   prepare_arena(pieces);
   const int64_t looks = now_ns();
   const std::vector<Unchanged::Finding> findings = context_.unchanged.look(pieces, context_.out());
@@ -119,11 +119,11 @@ bool Eviction::finish_out(const InFlight& moved, size_t* freed) {
   if (result != cuda::CUDA_SUCCESS) {
     log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
     drop_host_copy(piece);
-    memory_.residency.end(piece, ChunkState::kResident, 0);
+    memory_.pieces.end(piece, ChunkState::kResident, 0);
     return false;
   }
   memory_.copies.left(piece, moved.copying, finding.hashed ? &finding.hash : nullptr);
-  *freed = memory_.residency.leave(piece);
+  *freed = memory_.pieces.leave(piece);
   return true;
 }
 
@@ -143,7 +143,7 @@ void Eviction::finish_oldest() {
     progress_.failed = 1;
   }
   if (same) stalled_ns_ += now_ns() - begins;
-  memory_.residency.unpin(piece);
+  memory_.pieces.unpin(piece);
   first_ = (first_ + 1) % SwapContext::kDepth;
   --count_;
   if (progress_.moved - reported_ >= kOutReportBytes && now_ns() - reported_at_ >= kReportEvery_ns) report(false);
@@ -151,13 +151,13 @@ void Eviction::finish_oldest() {
 
 void Eviction::send(const Leaving& leaving) {
   const Piece& piece = leaving.piece;
-  if (!memory_.residency.begin(piece, ChunkState::kResident)) {
+  if (!memory_.pieces.begin(piece, ChunkState::kResident)) {
     // Freed; or gone with another part of its block.
-    if (leaving.finding.same && memory_.residency.state_of(piece) == ChunkState::kSwapped) {
+    if (leaving.finding.same && memory_.pieces.state_of(piece) == ChunkState::kSwapped) {
       memory_.copies.left(piece, false, &leaving.finding.hash);
       progress_.unchanged += piece.bytes;
     }
-    memory_.residency.unpin(piece);
+    memory_.pieces.unpin(piece);
     return;
   }
   if (count_ == SwapContext::kDepth) finish_oldest();
@@ -166,8 +166,8 @@ void Eviction::send(const Leaving& leaving) {
   next = {leaving, context_.event((first_ + count_) % SwapContext::kDepth), false};
   if (!copy_out(piece, host, next.event, &next.copying)) {
     progress_.failed = 1;
-    memory_.residency.end(piece, ChunkState::kResident, 0);
-    memory_.residency.unpin(piece);
+    memory_.pieces.end(piece, ChunkState::kResident, 0);
+    memory_.pieces.unpin(piece);
     return;
   }
   ++count_;
@@ -190,7 +190,7 @@ void Eviction::run() {
   size_t next = 0;
   for (; next < leaving_.size() && progress_.failed == 0 && !stopping(); ++next) send(leaving_[next]);
   finish_all();
-  for (; next < leaving_.size(); ++next) memory_.residency.unpin(leaving_[next].piece);
+  for (; next < leaving_.size(); ++next) memory_.pieces.unpin(leaving_[next].piece);
   memory_.copies.set_evicting(false);
   context_.leave();
   report(true);

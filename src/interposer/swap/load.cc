@@ -71,7 +71,7 @@ Load::Arrival Load::bring_in(const Piece& piece, bool* copied) {
       result = memory_.backing.start_in(piece, context_.in(), copied);
       if (result == cuda::CUDA_SUCCESS) return Arrival::kIn;
       // Unless other parts of it are here already.
-      if (memory_.residency.arriving_bytes(piece) > 0) memory_.backing.unmap(*piece.block, piece.index);
+      if (memory_.pieces.arriving_bytes(piece) > 0) memory_.backing.unmap(*piece.block, piece.index);
     }
     if (is_lost(result)) {
       log(LogLevel::kError, "bringing memory in failed (CUDA error %d): the program's context is lost", static_cast<int>(result));
@@ -91,7 +91,7 @@ Load::Arrival Load::bring_in(const Piece& piece, bool* copied) {
 bool Load::wait_for_room(std::span<Piece> rest) {
   const Piece& piece = rest.front();
   Turns& turns = device_.turns();
-  auto needed = [&] { return memory_.use.resident() + memory_.residency.arriving_bytes(piece); };
+  auto needed = [&] { return memory_.use.resident() + memory_.pieces.arriving_bytes(piece); };
   // A program that was stopped (SIGSTOP) goes on by the word of a scheduler that may be gone, and others have helped themselves since.
   if (device_.link().hung_up()) return false;
   if (turns.wait_for_budget(needed(), now_ns() + kStall_ns)) return true;
@@ -104,10 +104,10 @@ bool Load::wait_for_room(std::span<Piece> rest) {
   if (progress_.moved > reported_) report();
   bool room = false;
   int64_t complained = stalls;
-  while (!room && !cancelled() && !memory_.residency.freed(piece)) {
+  while (!room && !cancelled() && !memory_.pieces.freed(piece)) {
     for (Piece& later : rest.subspan(1)) {
-      if (later.block == nullptr || !memory_.residency.freed(later)) continue;
-      memory_.residency.unpin(later);
+      if (later.block == nullptr || !memory_.pieces.freed(later)) continue;
+      memory_.pieces.unpin(later);
       later.block = nullptr;
     }
     room = turns.wait_for_budget(needed(), now_ns() + kRoomSlice_ns);
@@ -125,8 +125,8 @@ bool Load::wait_for_room(std::span<Piece> rest) {
 CUresult Load::finish() {
   const CUresult result = real_driver().cuStreamSynchronize(context_.in());
   for (const Piece& piece : under_way_) {
-    memory_.residency.end(piece, ChunkState::kResident, 0);
-    memory_.residency.unpin(piece);
+    memory_.pieces.end(piece, ChunkState::kResident, 0);
+    memory_.pieces.unpin(piece);
   }
   under_way_.clear();
   return result;
@@ -145,28 +145,28 @@ Load::Arrival Load::move(std::vector<Piece> pieces) {
   for (; next < pieces.size() && arrival == Arrival::kIn; ++next) {
     const Piece& piece = pieces[next];
     if (piece.block == nullptr) continue;  // freed while an earlier one waited
-    ChunkState before = memory_.residency.state_of(piece);
-    if ((before != ChunkState::kFresh && before != ChunkState::kSwapped) || !memory_.residency.begin(piece, before)) {
-      memory_.residency.unpin(piece);
+    ChunkState before = memory_.pieces.state_of(piece);
+    if ((before != ChunkState::kFresh && before != ChunkState::kSwapped) || !memory_.pieces.begin(piece, before)) {
+      memory_.pieces.unpin(piece);
       continue;
     }
     bool copied = false;
     const bool room = wait_for_room(std::span(pieces).subspan(next)) && !stopping();
-    const bool freed = memory_.residency.freed(piece);
+    const bool freed = memory_.pieces.freed(piece);
     if (!freed) arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
     if (freed || arrival != Arrival::kIn) {
-      memory_.residency.end(piece, before, 0);
-      memory_.residency.unpin(piece);
+      memory_.pieces.end(piece, before, 0);
+      memory_.pieces.unpin(piece);
       continue;
     }
-    memory_.residency.arrived(piece);
+    memory_.pieces.arrived(piece);
     under_way_.push_back(piece);
     progress_.moved += piece.bytes;
     if (copied) progress_.copied += piece.bytes;
     if (progress_.moved - reported_ >= kInReportBytes) report();
   }
   for (; next < pieces.size(); ++next) {
-    if (pieces[next].block != nullptr) memory_.residency.unpin(pieces[next]);
+    if (pieces[next].block != nullptr) memory_.pieces.unpin(pieces[next]);
   }
   const CUresult result = finish();
   if (result != cuda::CUDA_SUCCESS && !stopping()) {
@@ -181,14 +181,14 @@ Load::Arrival Load::bring_all_in() {
   const bool entered = context_.enter(&no_entry);
   Arrival arrival = Arrival::kCancelled;
   while (!cancelled() && !stopping()) {
-    std::vector<Piece> pieces = memory_.residency.pin_absent(true);
+    std::vector<Piece> pieces = memory_.pieces.pin_absent(true);
     if (pieces.empty()) {  // which a program that is done with this GPU can be without a context
       arrival = Arrival::kIn;
       break;
     }
     if (!entered) {
       // The context is on its way out, or the driver has no room for our streams: the program asks again when it next needs the GPU.
-      for (const Piece& piece : pieces) memory_.residency.unpin(piece);
+      for (const Piece& piece : pieces) memory_.pieces.unpin(piece);
       log(LogLevel::kDebug, "no context to bring memory into (CUDA error %d)", static_cast<int>(no_entry));
       if (is_lost(no_entry) && no_entry != cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED && no_entry != cuda::CUDA_ERROR_DEINITIALIZED) {
         arrival = Arrival::kLost;

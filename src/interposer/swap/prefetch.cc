@@ -31,18 +31,18 @@ bool Prefetch::fetch(const Piece& piece) {
 
 void Prefetch::move() {
   const size_t budget = device_.turns().signs.budget(), resident = memory_.use.resident();
-  for (const Piece& piece : memory_.residency.pin_swapped(budget - std::min(budget, resident))) {
+  for (const Piece& piece : memory_.pieces.pin_swapped(budget - std::min(budget, resident))) {
     const bool wanted_still = !failed_ && wanted();
     const bool fits = memory_.use.resident() + piece.bytes <= budget;
-    const bool moves = wanted_still && fits && memory_.residency.begin(piece, ChunkState::kSwapped);
+    const bool moves = wanted_still && fits && memory_.pieces.begin(piece, ChunkState::kSwapped);
     if (moves && fetch(piece)) {
-      memory_.residency.arrived(piece);
+      memory_.pieces.arrived(piece);
       under_way_.push_back(piece);
       continue;
     }
     failed_ |= moves || !wanted_still;
-    if (moves) memory_.residency.end(piece, ChunkState::kSwapped, 0);
-    memory_.residency.unpin(piece);
+    if (moves) memory_.pieces.end(piece, ChunkState::kSwapped, 0);
+    memory_.pieces.unpin(piece);
   }
 }
 
@@ -51,12 +51,12 @@ void Prefetch::finish() {
   for (const Piece& piece : under_way_) {
     if (copied == cuda::CUDA_SUCCESS) {
       progress_.moved += piece.bytes;
-      memory_.residency.end(piece, ChunkState::kResident, 0);
+      memory_.pieces.end(piece, ChunkState::kResident, 0);
     } else {
       memory_.backing.unmap(*piece.block, piece.index);
-      memory_.residency.end(piece, ChunkState::kSwapped, piece.bytes);
+      memory_.pieces.end(piece, ChunkState::kSwapped, piece.bytes);
     }
-    memory_.residency.unpin(piece);
+    memory_.pieces.unpin(piece);
   }
   failed_ |= copied != cuda::CUDA_SUCCESS;
 }

@@ -76,7 +76,7 @@ void BlockAccess::set_accessors(uint32_t accessors) {
   Lock lock(blocks_.mutex);
   accessors |= 1u << device_.ordinal();
   if (accessors_.exchange(accessors, std::memory_order_acq_rel) == accessors) return;
-  // What is on its way in follows when it has arrived (Residency::end), what is being made when it is entered.
+  // What is on its way in follows when it has arrived (Pieces::end), what is being made when it is entered.
   for (Block* block : blocks_.by_address()) follow(blocks_, *block);
 }
 

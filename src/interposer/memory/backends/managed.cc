@@ -50,7 +50,7 @@ void ManagedBackend::push_demand_out(cuda::CUstream stream) {
   }
   for (Block* block : pinned) {
     real_driver().cuMemPrefetchAsync(block->base, block->bytes, cuda::CU_DEVICE_CPU, stream);  // if not, the driver takes it when it must
-    memory.residency.unpin({block, 0, 0});
+    memory.pieces.unpin({block, 0, 0});
   }
   for (const Pools::Placed& placed : pools().managed_of(device_.ordinal())) {
     real_driver().cuMemPrefetchAsync(placed.address, placed.bytes, cuda::CU_DEVICE_CPU, stream);  // the same
