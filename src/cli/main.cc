@@ -16,6 +16,7 @@
 #include "cli/doctor/doctor_command.h"
 #include "cli/kill_command.h"
 #include "cli/logs_command.h"
+#include "cli/replay_command.h"
 #include "cli/run_command.h"
 #include "cli/set_command.h"
 #include "cli/status_command.h"
@@ -187,6 +188,14 @@ void add_trace(CLI::App& app, Commands& commands) {
   commands.emplace_back(command, [trace] { return nvshare::cli::trace_command(*trace); });
 }
 
+void add_replay(CLI::App& app, Commands& commands) {
+  const auto replay = std::make_shared<nvshare::cli::ReplayOptions>();
+  CLI::App* command = app.add_subcommand("replay", "Whether this release decides as a recording says, and where it first does not");
+  command->add_option("recording", replay->recording, "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes")->required();
+  command->add_flag("--json", replay->json, "what is found as one line of JSON");
+  commands.emplace_back(command, [replay] { return nvshare::cli::replay_command(*replay); });
+}
+
 void add_set(CLI::App& app, Commands& commands) {
   const auto changes = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand("set",
@@ -280,6 +289,7 @@ int run(int argc, char** argv) {
   add_status(app, commands);
   add_top(app, commands);
   add_trace(app, commands);
+  add_replay(app, commands);
   add_set(app, commands);
   add_turns_of_tenants(app, commands);
   add_kill(app, commands);

@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -382,6 +384,22 @@ TEST_F(RunCommand, ATracesSumsAreTheSchedulersOwnFigures) {
   EXPECT_GT(usage.waiting_ns, 0);
   expect_sums(sums_of(picture), usage);
   expect_sums(sums_of(live_picture), usage);
+
+  const Ran replayed = nvsharectl("replay " + recording);
+  EXPECT_EQ(replayed.exit_code, 0) << replayed.out << replayed.err;
+  EXPECT_TRUE(has(replayed.out, "\nthe same answers: ")) << replayed.out;
+  std::string text = content_of(recording);
+  const size_t grant = text.find("\"budget\":", text.find("\"action\":\"SendLock\""));
+  ASSERT_NE(grant, std::string::npos) << "nobody was granted the GPU";
+  text.insert(grant + std::strlen("\"budget\":"), "1");
+  std::ofstream(recording, std::ios::trunc) << text;
+  const Ran altered = nvsharectl("replay " + recording);
+  EXPECT_EQ(altered.exit_code, 1) << altered.out << altered.err;
+  const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(grant), '\n') + 1;
+  EXPECT_TRUE(has(altered.out, "\nline " + std::to_string(line) + ", at ")) << altered.out;
+  const auto difference = nlohmann::json::parse(nvsharectl("replay --json " + recording).out).at("difference");
+  EXPECT_EQ(difference.at("line"), line);
+  EXPECT_NE(difference.at("recorded"), difference.at("this_build"));
 
   const Ran wrong = nvsharectl("trace " NVSHARECTL);
   EXPECT_EQ(wrong.exit_code, 1);

@@ -10,6 +10,7 @@
 #include "cli/scheduler_link.h"
 #include "cli/units.h"
 #include "protocol/admin.h"
+#include "replay/recording.h"
 
 namespace nvshare::cli {
 namespace {
@@ -42,13 +43,14 @@ int trace_recording(const TraceOptions& options) {
   if (!recording)
     return fail(fmt::format("cannot read {}: {}; nvshare-scheduler --trace FILE makes a recording", options.recording, strerror(errno)));
   replay::ChromeTrace picture;
-  std::string line;
-  for (size_t number = 1; std::getline(recording, line); ++number) {
-    const auto added = picture.add(line);
-    if (added) continue;
-    if (recording.peek() == std::ifstream::traits_type::eof() && number > 1) break;  // the scheduler is writing it
-    return fail(
-        fmt::format("{} line {}: {}; accepted is what nvshare-scheduler --trace wrote", options.recording, number, added.error().text));
+  replay::Recording lines(recording);
+  while (true) {
+    const auto line = lines.next();
+    if (!line) return fail(fmt::format("{} {}", options.recording, line.error().text));
+    if (!*line) break;
+    if (const auto added = picture.add((**line).is); !added)
+      return fail(fmt::format("{} line {}: {}; accepted is what nvshare-scheduler --trace wrote", options.recording, (**line).number,
+                              added.error().text));
   }
   return finish(picture, options, options.recording);
 }

@@ -73,19 +73,23 @@ void ChromeTrace::set(policy::GpuId gpu, Track& track, const std::string& name, 
 Result<void> ChromeTrace::add(std::string_view line) {
   auto decoded = scheduler::decode_trace(line);
   if (!decoded) return decoded.error();
-  if (const auto* start = std::get_if<scheduler::TraceStart>(&*decoded)) {
+  return add(*decoded);
+}
+
+Result<void> ChromeTrace::add(const scheduler::TraceLine& line) {
+  if (const auto* start = std::get_if<scheduler::TraceStart>(&line)) {
     begin_again(*start);
     return {};
   }
   if (!state_ && !watched_) return error_format("an event comes before the settings: this is not the beginning of a recording");
-  if (const auto* names = std::get_if<scheduler::TraceNames>(&*decoded)) {
+  if (const auto* names = std::get_if<scheduler::TraceNames>(&line)) {
     names_[names->client] = *names;
     tenant_names_[names->tenant] = names->tenant_name;
-  } else if (const auto* sighting = std::get_if<scheduler::TraceSighting>(&*decoded)) {
+  } else if (const auto* sighting = std::get_if<scheduler::TraceSighting>(&line)) {
     if (!watched_) return error_format("a sighting is in a recording of events");
     add_sighting(*sighting);
   } else {
-    add_event(std::get<scheduler::TraceEvent>(*decoded));
+    add_event(std::get<scheduler::TraceEvent>(line));
   }
   return {};
 }

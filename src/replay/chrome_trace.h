@@ -24,6 +24,7 @@ class ChromeTrace {
  public:
   // The next line of the recording, or of what a running scheduler remembers. Lines must come in their order.
   Result<void> add(std::string_view line);
+  Result<void> add(const scheduler::TraceLine& line);
 
   struct Summary {
     size_t gpus = 0;

@@ -211,7 +211,7 @@ policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, 
                               std::move(former.replaced),
                               static_cast<policy::ProcessId>(client.pid),
                               client.version >= 3 && client.backend == Backend::kVmm};
-  const policy::Actions actions = policy_.steps().step(joined, now);
+  const policy::Actions& actions = policy_.steps().step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
     if (ceiling != nullptr && ceiling->client == client.id) client.ceiling = ceiling->ceiling;

@@ -6,18 +6,18 @@
 
 namespace nvshare::scheduler {
 
-policy::Actions PolicySteps::step(const policy::Event& event, policy::Instant now) {
-  policy::Actions actions = policy::step(*state_, event, now);
-  if (is_visible(event, actions)) ++changes_;
+const policy::Actions& PolicySteps::step(const policy::Event& event, policy::Instant now) {
+  answers_ = policy::step(*state_, event, now);
+  if (is_visible(event, answers_)) ++changes_;
 #ifndef NDEBUG
   if (auto broken = violated_invariant()) spdlog::error("the policy violates an invariant: {}", *broken);
 #endif
-  return actions;
+  return answers_;
 }
 
 void PolicySteps::record(const policy::Event& event, policy::Instant now) {
   ring_.happened(*state_, event, now);
-  if (file_) file_->write(TraceEvent{now, event});
+  if (file_) file_->write(event, answers_, now);
 }
 
 void PolicySteps::record(const TraceNames& names, policy::Instant now) {

@@ -20,8 +20,9 @@ class PolicySteps {
       : state_(policy::make_state(config)), file_(std::move(file)) {}
 
   const policy::State& state() const { return *state_; }
-  // record() is to follow, once what follows from it was sent: somebody may be waiting for that with the GPU idle.
-  policy::Actions step(const policy::Event& event, policy::Instant now);
+  // record() is to follow, once what follows from it was sent: somebody may be waiting for that with the GPU idle. What it returns stays
+  // until the next step.
+  const policy::Actions& step(const policy::Event& event, policy::Instant now);
   void record(const policy::Event& event, policy::Instant now);
   void record(const TraceNames& names, policy::Instant now);  // before the client's first event
   void flush();
@@ -37,6 +38,7 @@ class PolicySteps {
  private:
   policy::StatePointer state_;
   std::unique_ptr<TraceWriter> file_;
+  policy::Actions answers_;  // to the last event
   TraceRing ring_;
   uint64_t changes_ = 1;
 };

@@ -414,7 +414,7 @@ std::vector<Row> rows_of_daemon() {
       {"lock_dir", absolute_path(&Settings::lock_dir), kAtStart,
        "where GPUs are locked (root: /run/nvshare-locks; a user: /run/lock/nvshare-locks-UID)"},
       {"log_level", log_level(), kLive, "what is logged (info)"},
-      {"trace", any_path(&Settings::trace_file), kAtStart, "append every policy event to this file"},
+      {"trace", any_path(&Settings::trace_file), kAtStart, "append every policy event, and what was decided, to this file"},
   };
 }
 

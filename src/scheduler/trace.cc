@@ -1,10 +1,13 @@
 #include "scheduler/trace.h"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/fd.h"
 #include "policy/overloaded.h"
 #include "scheduler/settings.h"
 
@@ -109,6 +112,17 @@ NLOHMANN_JSON_SERIALIZE_ENUM(ClientState, {{ClientState::kIdle, "idle"},
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientGlimpse, client, gpu, tenant, state, in_turn, turns, memory, swapped_out_total, swapped_in_total,
                                    held)
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendLock, client, grant, budget, budget_sequence)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendDrop, client, grant, together, attempt)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendKeep, client, grant)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendEvict, client, eviction, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendWait, client, request)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendMemory, client, request, granted, budget, budget_sequence)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendContention, client, waiters, memory_waiters, swap_cost, limited, idle_release, gang_runs, pause)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendAskProgress, client, question, counts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendCeiling, client, ceiling)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendPrefetch, client, prefetch, budget)
+
 static void to_json(nlohmann::json& json, const Tick&) { json = nlohmann::json::object(); }
 static void from_json(const nlohmann::json&, Tick&) {}
 
@@ -145,6 +159,36 @@ void complete(const std::string& event, Json& json) {
   }
 }
 
+// In the order of policy::Action; none of notes, which are not recorded.
+constexpr const char* kActionNames[] = {"SendLock",       "SendDrop",        "SendKeep",    "SendEvict",    "SendWait", "SendMemory",
+                                        "SendContention", "SendAskProgress", "SendCeiling", "SendPrefetch", nullptr};
+static_assert(std::size(kActionNames) == std::variant_size_v<policy::Action>);
+static_assert(std::is_same_v<std::variant_alternative_t<std::size(kActionNames) - 1, policy::Action>, policy::Note>);
+
+Json json_of(const policy::Action& action) {
+  Json json =
+      std::visit(policy::Overloaded{[](const policy::Note&) { return Json(); }, [](const auto& sent) { return Json(sent); }}, action);
+  json["action"] = kActionNames[action.index()];
+  return json;
+}
+
+template <size_t kIndex = 0>
+policy::Action action_named(const std::string& name, const Json& json) {
+  if constexpr (kIndex + 1 < std::variant_size_v<policy::Action>) {
+    if (name != kActionNames[kIndex]) return action_named<kIndex + 1>(name, json);
+    return policy::Action(std::in_place_index<kIndex>, json.get<std::variant_alternative_t<kIndex, policy::Action>>());
+  }
+  throw Json::other_error::create(501, "no such action: " + name, &json);
+}
+
+policy::Actions answers_of(const Json& event) {
+  policy::Actions answers;
+  const auto recorded = event.find("answers");
+  if (recorded == event.end()) return answers;
+  for (const Json& action : *recorded) answers.push_back(action_named(action.at("action").get<std::string>(), action));
+  return answers;
+}
+
 template <size_t kIndex = 0>
 std::optional<policy::Event> event_named(const std::string& name, const Json& json) {
   if constexpr (kIndex < std::variant_size_v<policy::Event>) {
@@ -157,15 +201,21 @@ std::optional<policy::Event> event_named(const std::string& name, const Json& js
 Json json_of(const TraceStart& start) {
   Json json = {{"release", start.release}};
   if (start.config) json["config"] = *start.config;
+  if (start.has_answers) json["answers"] = true;
   return json;
 }
 
-Json json_of(const TraceEvent& traced) {
-  Json json = std::visit([](const auto& event) { return Json(event); }, traced.event);
-  json["now"] = traced.now;
-  json["event"] = kEventNames[traced.event.index()];
+Json json_of(const policy::Event& of, const policy::Actions& answers, policy::Instant now) {
+  Json json = std::visit([](const auto& event) { return Json(event); }, of);
+  json["now"] = now;
+  json["event"] = kEventNames[of.index()];
+  for (const policy::Action& action : answers) {
+    if (!std::holds_alternative<policy::Note>(action)) json["answers"].push_back(json_of(action));
+  }
   return json;
 }
+
+Json json_of(const TraceEvent& traced) { return json_of(traced.event, traced.answers, traced.now); }
 
 Json json_of(const TraceNames& names) { return {{"names", names}}; }
 
@@ -175,11 +225,21 @@ Json json_of(const TraceSighting& sighting) {
   return json;
 }
 
+// Programs' names may be any bytes.
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 }  // namespace
 
 std::string encode_trace(const TraceLine& line) {
-  // Programs' names may be any bytes.
-  return std::visit([](const auto& of) { return json_of(of); }, line).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_of(std::visit([](const auto& of) { return json_of(of); }, line));
+}
+
+std::vector<std::string> encode_answers(const policy::Actions& actions) {
+  std::vector<std::string> answers;
+  for (const policy::Action& action : actions) {
+    if (!std::holds_alternative<policy::Note>(action)) answers.push_back(text_of(json_of(action)));
+  }
+  return answers;
 }
 
 Result<TraceLine> decode_trace(std::string_view line) {
@@ -190,13 +250,13 @@ Result<TraceLine> decode_trace(std::string_view line) {
       complete(name, json);
       auto event = event_named(name, json);
       if (!event) return error_format("no such event: %.150s", json.at("event").dump().c_str());
-      return TraceLine(TraceEvent{json.at("now").get<policy::Instant>(), *event});
+      return TraceLine(TraceEvent{json.at("now").get<policy::Instant>(), *event, answers_of(json)});
     }
     if (json.contains("names")) return TraceLine(json.at("names").get<TraceNames>());
     if (json.contains("seen"))
       return TraceLine(TraceSighting{json.at("now").get<policy::Instant>(), json.at("seen").get<policy::ClientGlimpse>(),
                                      json.value("for", std::string())});
-    TraceStart start{json.value("release", std::string()), std::nullopt};
+    TraceStart start{json.value("release", std::string()), std::nullopt, json.value("answers", false)};
     if (start.release.empty() || json.contains("config")) start.config = json.at("config").get<policy::Config>();
     return TraceLine(start);
   } catch (const Json::exception& problem) {
@@ -204,13 +264,26 @@ Result<TraceLine> decode_trace(std::string_view line) {
   }
 }
 
+// As a scheduler leaves it that is killed.
+static bool ends_in_a_line(const std::string& file) {
+  std::ifstream written(file, std::ios::binary);
+  return written.seekg(-1, std::ios::end) && written.get() != '\n';
+}
+
 Result<TraceWriter> TraceWriter::open(const std::string& file, const policy::Config& config) {
+  // It names tenants and programs: for nobody else, where it is made anew.
+  const FileDescriptor made(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   std::ofstream stream(file, std::ios::app);
   if (!stream) return error_format("cannot write the trace %.150s: %s", file.c_str(), std::strerror(errno));
-  stream << encode_trace(TraceStart{NVSHARE_VERSION, config}) << "\n";
+  if (ends_in_a_line(file)) stream << "\n";
+  stream << encode_trace(TraceStart{NVSHARE_VERSION, config, true}) << "\n";
   return TraceWriter(std::move(stream));
 }
 
 void TraceWriter::write(const TraceLine& line) { stream_ << encode_trace(line) << "\n"; }
+
+void TraceWriter::write(const policy::Event& event, const policy::Actions& answers, policy::Instant now) {
+  stream_ << text_of(json_of(event, answers, now)) << "\n";
+}
 
 }  // namespace nvshare::scheduler

@@ -1,7 +1,8 @@
 // A trace is a file of JSON lines: first {"config":{...},"release":"..."}, then one {"now":..,"event":"LockRequested",...} per policy
-// event, so that any day replays, and one {"names":{...}} before each client's first event. A daemon that restarts appends a new beginning
-// to the same file. What a running scheduler remembers (trace_ring.h) begins with {"release":"..."} alone, and has {"now":..,"seen":{...}}
-// for each change of a client instead of the events. Not thread-safe.
+// event, so that any day replays, and one {"names":{...}} before each client's first event. With "answers":true in the beginning an event
+// has what the policy answered, if that was anything: "answers":[{"action":"SendLock",...},...]. A daemon that restarts appends a new
+// beginning to the same file. What a running scheduler remembers (trace_ring.h) begins with {"release":"..."} alone, and has
+// {"now":..,"seen":{...}} for each change of a client instead of the events. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "base/result.h"
 #include "policy/policy.h"
@@ -19,10 +21,12 @@ namespace nvshare::scheduler {
 struct TraceEvent {
   policy::Instant now = 0;
   policy::Event event;
+  policy::Actions answers = {};  // without notes, which decide nothing; where TraceStart says that answers are recorded
 };
 struct TraceStart {
   std::string release;                   // of the scheduler; empty: it was too old to say
   std::optional<policy::Config> config;  // none: sightings follow
+  bool has_answers = false;
 };
 // Of a client, for people.
 struct TraceNames {
@@ -43,11 +47,14 @@ using TraceLine = std::variant<TraceStart, TraceEvent, TraceNames, TraceSighting
 
 std::string encode_trace(const TraceLine& line);  // without newline
 Result<TraceLine> decode_trace(std::string_view line);
+// As a trace has each of them; notes are left out.
+std::vector<std::string> encode_answers(const policy::Actions& actions);
 
 class TraceWriter {
  public:
   static Result<TraceWriter> open(const std::string& file, const policy::Config& config);
   void write(const TraceLine& line);
+  void write(const policy::Event& event, const policy::Actions& answers, policy::Instant now);
   void flush() { stream_.flush(); }
 
  private:

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "policy/overloaded.h"
 #include "policy/parts.h"
 
 namespace nvshare::scheduler {
@@ -25,12 +26,17 @@ size_t TraceRing::bytes_of(const Entry& entry) {
   return sizeof entry + text;
 }
 
+std::string TraceRing::line_of(const Entry& entry) {
+  const auto event = [&](const policy::Event& happened) { return encode_trace(TraceEvent{entry.now, happened}); };
+  return std::visit(policy::Overloaded{[](const TraceNames& names) { return encode_trace(names); },
+                                       [](const TraceSighting& sighting) { return encode_trace(sighting); }, event},
+                    entry.what);
+}
+
 void TraceRing::fold(const Entry& entry, Clients& clients) {
   if (const auto* names = std::get_if<TraceNames>(&entry.what)) clients[names->client].names = *names;
   if (const auto* sighting = std::get_if<TraceSighting>(&entry.what)) clients[sighting->seen.client].sighting = *sighting;
-  const auto* traced = std::get_if<TraceEvent>(&entry.what);
-  const auto* left = traced != nullptr ? std::get_if<policy::ClientLeft>(&traced->event) : nullptr;
-  if (left != nullptr) clients.erase(left->client);
+  if (const auto* left = std::get_if<policy::ClientLeft>(&entry.what)) clients.erase(left->client);
 }
 
 void TraceRing::push(Entry entry) {
@@ -50,9 +56,11 @@ void TraceRing::name(TraceNames names, policy::Instant now) { push({now, std::mo
 
 void TraceRing::happened(const policy::State& state, const policy::Event& event, policy::Instant now) {
   see(state, now);
-  if (const auto* left = std::get_if<policy::ClientLeft>(&event)) known_.erase(left->client);
-  if (std::holds_alternative<policy::ClientLeft>(event) || std::holds_alternative<policy::SwapProgressed>(event))
-    push({now, TraceEvent{now, event}});
+  if (const auto* left = std::get_if<policy::ClientLeft>(&event)) {
+    known_.erase(left->client);
+    push({now, *left});
+  }
+  if (const auto* moved = std::get_if<policy::SwapProgressed>(&event)) push({now, *moved});
 }
 
 void TraceRing::see(const policy::State& state, policy::Instant now) {
@@ -83,8 +91,7 @@ TraceRing::Part TraceRing::read(uint64_t after, policy::Duration last, policy::I
       part.lines.push_back(encode_trace(TraceSighting{begin, known.sighting.seen, known.sighting.waiting_for}));
     }
   }
-  for (; at < entries_.size() && part.lines.size() < kLinesMost; ++at)
-    part.lines.push_back(std::visit([](const auto& of) { return encode_trace(of); }, entries_[at].what));
+  for (; at < entries_.size() && part.lines.size() < kLinesMost; ++at) part.lines.push_back(line_of(entries_[at]));
   part.next = first_ + at;
   part.more = at < entries_.size();
   if (!part.more) part.lines.push_back(encode_trace(TraceEvent{now, policy::Tick{}}));  // what goes on went on until now

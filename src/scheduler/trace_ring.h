@@ -40,7 +40,7 @@ class TraceRing {
  private:
   struct Entry {
     policy::Instant now;
-    std::variant<TraceNames, TraceSighting, TraceEvent> what;
+    std::variant<TraceNames, TraceSighting, policy::ClientLeft, policy::SwapProgressed> what;
   };
   struct Known {
     TraceNames names;
@@ -49,6 +49,7 @@ class TraceRing {
   using Clients = std::map<policy::ClientId, Known>;
 
   static size_t bytes_of(const Entry& entry);
+  static std::string line_of(const Entry& entry);
   static void fold(const Entry& entry, Clients& clients);
   void push(Entry entry);
   void see(const policy::State& state, policy::Instant now);

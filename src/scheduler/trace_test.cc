@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "scheduler/settings.h"
 #include "scheduler/test_client.h"
@@ -17,7 +20,7 @@ std::string text(std::string name, Numbers... numbers) {
   return name;
 }
 
-// All that distinguishes one action from another.
+// All that distinguishes one action from another, worked out apart from the codec.
 struct Describer {
   std::string operator()(const policy::SendLock& a) const { return text("lock", a.client, a.grant, a.budget, a.budget_sequence); }
   std::string operator()(const policy::SendDrop& a) const { return text("drop", a.client, a.grant, a.together, a.attempt); }
@@ -28,7 +31,7 @@ struct Describer {
     return text("memory", a.client, a.request, a.granted, a.budget, a.budget_sequence);
   }
   std::string operator()(const policy::SendContention& a) const {
-    return text("contention", a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release, a.gang_runs);
+    return text("contention", a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release, a.gang_runs, a.pause);
   }
   std::string operator()(const policy::SendAskProgress& a) const { return text("progress", a.client, a.question, a.counts); }
   std::string operator()(const policy::SendCeiling& a) const { return text("ceiling", a.client, a.ceiling); }
@@ -75,12 +78,20 @@ std::vector<TraceEvent> day() {
   };
 }
 
-std::vector<std::string> run(const policy::Config& config, const std::vector<TraceEvent>& events) {
+std::vector<std::string> words_of(const policy::Actions& actions) {
+  std::vector<std::string> words;
+  for (const policy::Action& action : actions) words.push_back(std::visit(Describer{}, action));
+  return words;
+}
+
+std::vector<std::string> run(const policy::Config& config, const std::vector<TraceEvent>& events, TraceWriter* writer = nullptr) {
   auto state = policy::make_state(config);
   std::vector<std::string> log;
   for (const TraceEvent& traced : events) {
+    const policy::Actions actions = policy::step(*state, traced.event, traced.now);
     log.push_back(std::to_string(traced.now));
-    for (const policy::Action& action : policy::step(*state, traced.event, traced.now)) log.push_back(std::visit(Describer{}, action));
+    for (const std::string& action : words_of(actions)) log.push_back(action);
+    if (writer != nullptr) writer->write(traced.event, actions, traced.now);
   }
   return log;
 }
@@ -92,30 +103,85 @@ TEST(Trace, ADayReplaysToTheSameActions) {
   config.switch_time_mode = policy::SwitchTimeMode::kFixed;
   config.switch_time_fixed = 5'000'000'000;
   config.memory_reserve_percent = 7;
+  std::vector<std::string> original;
   {
     auto writer = TraceWriter::open(file, config);
     ASSERT_TRUE(writer);
-    for (const TraceEvent& event : day()) writer->write(event);
+    original = run(config, day(), &*writer);
   }
   std::ifstream stream(file);
   std::string line;
   std::optional<TraceStart> start;
   std::vector<TraceEvent> replayed;
+  std::vector<std::string> recorded;  // as run() has it
   while (std::getline(stream, line)) {
     auto decoded = decode_trace(line);
     ASSERT_TRUE(decoded) << decoded.error().text;
     EXPECT_EQ(encode_trace(*decoded), line);
     if (auto* event = std::get_if<TraceEvent>(&*decoded)) {
       replayed.push_back(*event);
+      recorded.push_back(std::to_string(event->now));
+      for (const std::string& action : words_of(event->answers)) recorded.push_back(action);
     } else {
       start = std::get<TraceStart>(*decoded);
     }
   }
   ASSERT_TRUE(start && start->config);
   EXPECT_EQ(start->release, NVSHARE_VERSION);
-  std::vector<std::string> original = run(config, day());
+  EXPECT_TRUE(start->has_answers);
   EXPECT_EQ(run(*start->config, replayed), original);
+  original.erase(std::remove_if(original.begin(), original.end(), [](const auto& is) { return is.starts_with("note "); }), original.end());
+  EXPECT_EQ(recorded, original);
   EXPECT_GT(original.size(), day().size() + 5) << "the day must have had actions";
+}
+
+TEST(Trace, HoldsEveryActionButNotes) {
+  const policy::Actions actions = {policy::SendLock{1, 2, 3, 4},
+                                   policy::SendDrop{1, 2, true, 3},
+                                   policy::SendKeep{1, 2},
+                                   policy::SendEvict{1, 2, 3},
+                                   policy::SendWait{1, 2},
+                                   policy::SendMemory{1, 2, true, 3, 4},
+                                   policy::SendAskProgress{1, 2, true},
+                                   policy::SendCeiling{1, 2},
+                                   policy::SendPrefetch{1, 2, 3},
+                                   policy::SendContention{1, 2, 3, 4, true, 5, true, 6}};
+  std::set<size_t> kinds;
+  for (const policy::Action& action : actions) kinds.insert(action.index());
+  ASSERT_EQ(kinds.size() + 1, std::variant_size_v<policy::Action>) << "an action is missing here";
+  policy::Actions noted = actions;
+  noted.insert(noted.begin(), policy::Note{policy::Note::Level::kInfo, 1, "for people", {}, 0});
+  const std::string line = encode_trace(TraceEvent{7, policy::Tick{}, noted});
+  EXPECT_EQ(line.find("for people"), std::string::npos) << line;
+  const auto decoded = decode_trace(line);
+  ASSERT_TRUE(decoded) << decoded.error().text;
+  EXPECT_EQ(words_of(std::get<TraceEvent>(*decoded).answers), words_of(actions));
+  EXPECT_EQ(encode_answers(noted), encode_answers(actions));
+  EXPECT_EQ(encode_answers(actions).size(), actions.size());
+  EXPECT_EQ(encode_answers({policy::SendKeep{8, 9}}), std::vector<std::string>{R"({"action":"SendKeep","client":8,"grant":9})"});
+}
+
+TEST(Trace, AnActionOfALaterReleaseIsRefused) {
+  const auto unknown = decode_trace(R"({"answers":[{"action":"SendParty","client":3}],"event":"Tick","now":1})");
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(std::string(unknown.error().text).find("no such action: SendParty"), std::string::npos) << unknown.error().text;
+  EXPECT_FALSE(decode_trace(R"({"answers":[{"action":"SendKeep","client":3}],"event":"Tick","now":1})")) << "it lacks a member";
+}
+
+TEST(Trace, ASchedulerThatComesAfterAKilledOneBeginsInALineOfItsOwn) {
+  TestFolder folder;
+  const std::string file = folder.path() + "/trace";
+  ASSERT_TRUE(TraceWriter::open(file, {}));
+  EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  ASSERT_TRUE(TraceWriter::open(file, {}));
+  std::ofstream(file, std::ios::app) << R"({"event":"Ti)";
+  ASSERT_TRUE(TraceWriter::open(file, {}));
+  std::ifstream stream(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[2], R"({"event":"Ti)");
+  for (const size_t whole : {0, 1, 3}) EXPECT_TRUE(decode_trace(lines[whole])) << lines[whole];
 }
 
 TEST(Trace, HoldsTheSchedulingModeByItsName) {

@@ -25,7 +25,7 @@ REPORT = {"gpus": [{"name": "card"}], "ok": True, "tenants": [
     {"id": 1, "name": "train", "paused": False}, {"id": 2, "name": "translate"}, {"id": 3, "name": "serve"}]}
 
 # Line -> what it is completed by.
-COMMANDS = "run status top trace set pause resume release kill logs doctor convert version demo"
+COMMANDS = "run status top trace replay set pause resume release kill logs doctor convert version demo"
 OFFERED = {
     "nvsharectl ": COMMANDS,
     "nvsharectl pa": "pause",
@@ -36,6 +36,7 @@ OFFERED = {
     "nvsharectl set train core=40 m": "memory=",
     "nvsharectl run --gpu-m": "--gpu-memory-limit",
     "nvsharectl trace --ou": "--output",
+    "nvsharectl replay --j": "--json",
 }
 # To zsh the word that is completed, where nothing is.
 NOT_OFFERED = ["nvsharectl pause train tr", "nvsharectl run -- cat --gpu-m"]

@@ -146,7 +146,7 @@ class Packages(unittest.TestCase):
                  "zsh": (share / "share/zsh/vendor-completions/_nvsharectl").read_text()}
         self.assertIn("percent of each GPU's time that the program and its children may use", manual)  # --help has it below its option
         seen = 0
-        for command in ("run", "status", "top", "set", "pause", "resume", "release", "kill", "logs", "trace", "doctor", "version", "demo", "convert"):
+        for command in ("run", "status", "top", "set", "pause", "resume", "release", "kill", "logs", "trace", "replay", "doctor", "version", "demo", "convert"):
             for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", run(ARGUMENTS.build / "bin/nvsharectl", command, "--help"), re.MULTILINE):
                 seen += 1
                 for name, text in pages.items():

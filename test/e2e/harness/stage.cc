@@ -11,7 +11,9 @@
 #include <sstream>
 
 #include "cli/admin_connection.h"
+#include "cli/replay_view.h"
 #include "e2e/harness/random.h"
+#include "replay/answers.h"
 
 namespace nvshare::e2e {
 
@@ -73,6 +75,7 @@ Stage::~Stage() {
   tell_to_stop();
   for (auto& child : children_) child->kill_family();
   if (scheduler_) scheduler_->kill_family();
+  replay_recording();
   if (testing::Test::HasFailure()) print_logs();
   if (std::getenv("NVSHARE_TEST_KEEP") != nullptr) {
     std::cout << "kept: " << directory_ << "\n";
@@ -80,6 +83,15 @@ Stage::~Stage() {
   }
   std::error_code ignored;
   std::filesystem::remove_all(directory_, ignored);
+}
+
+// What the policy was told is all that it decided by: this build answers all of it as the schedulers did.
+void Stage::replay_recording() {
+  if (!std::filesystem::exists(trace_file()) || std::getenv("NVSHARE_TEST_PREVIOUS") != nullptr) return;
+  const auto replayed = replay::replay(trace_file());
+  EXPECT_TRUE(replayed) << trace_file() << " " << replayed.error().text;
+  if (!replayed || !replayed->answers.difference()) return;
+  ADD_FAILURE() << "the policy decided by something that is not in the recording: " << cli::replay_text(*replayed, "trace", "this build");
 }
 
 void Stage::print_logs() {

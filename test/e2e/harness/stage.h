@@ -120,6 +120,7 @@ class Stage {
  private:
   Child& start_family(const std::string& name, const std::vector<Arguments>& members, protocol::admin::TenantRequest request);
   void print_logs();
+  void replay_recording();
 
   StageOptions options_;
   std::string directory_;
