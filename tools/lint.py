@@ -71,6 +71,18 @@ INTERPOSER_MAY = {
     "symbols": {"generated"},
     "turn": set(),
 }
+# The same of the policy's folders, besides what stands beside them: src/policy/README.md and theirs.
+POLICY = "src/policy/"
+POLICY_MAY = {
+    "gangs": {"limits", "memory", "reports", "turns"},
+    "limits": {"gangs", "reports", "turns"},
+    "memory": {"gangs", "limits", "turns"},
+    "reports": {"gangs", "limits", "turns"},
+    "sharing": {"gangs", "turns"},
+    "turns": {"gangs", "limits", "memory", "reports", "sharing"},
+}
+POLICY_ALL_MAY = "policy/memory/room.h"  # the accounting
+POLICY_INTERFACE = {"policy/modes.h", "policy/overloaded.h", "policy/parts.h", "policy/policy.h"}
 
 
 def tracked_files():
@@ -156,9 +168,25 @@ def check_pure(arguments):
     return problems
 
 
+def may_have_of_policy(path, line):
+    """Whether the source may have that line, if it includes something of the policy."""
+    included = re.match(r'\s*#\s*include\s*"(policy/(?:(\w+)/)?[^"]*)"', line)
+    if not included:
+        return True
+    if not path.startswith(POLICY):
+        return included[1] in POLICY_INTERFACE
+    folder = path[len(POLICY) :].rpartition("/")[0]
+    return not folder or not included[2] or included[1] == POLICY_ALL_MAY or included[2] in POLICY_MAY.get(folder, set()) | {folder}
+
+
 def check_includes(arguments):
-    """The library's folders include of each other what src/interposer/README.md says, and no folder is left out of that."""
+    """The library's and the policy's folders include of each other what src/interposer/README.md and src/policy/README.md say; others include
+    of the policy its interface."""
     problems = []
+    for path in tracked_files():
+        if is_cpp(path) and not is_test(path):
+            lines = enumerate((text_of(path) or "").splitlines(), 1)
+            problems += [f"{path}:{at}: may not use this of {POLICY} (README.md there): {line}" for at, line in lines if not may_have_of_policy(path, line)]
     for path in tracked_files():
         if not path.startswith(INTERPOSER) or not is_cpp(path) or is_test(path):
             continue

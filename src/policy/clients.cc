@@ -1,6 +1,11 @@
+#include "policy/clients.h"
+
 #include <utility>
 
-#include "policy/concerns.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/sharing/sharing.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
 
 namespace nvshare::policy {
 

@@ -1,7 +1,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/memory/memory.h"
+#include "policy/reports/reports.h"
+#include "policy/sharing/sharing.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

@@ -35,6 +35,21 @@ class Pure(unittest.TestCase):
         self.assertFalse(self.found("  return at; // getenv() would be impure"))
         self.assertFalse(self.found("  operand(1);"))
 
+    def test_of_the_policy_others_see_its_interface_and_folders_what_their_readme_says(self):
+        for path, header, may in (
+            ("src/scheduler/engine.cc", "policy/policy.h", True),
+            ("src/scheduler/engine.cc", "policy/state.h", False),
+            ("src/scheduler/engine.cc", "policy/memory/room.h", False),
+            ("src/policy/step.cc", "policy/sharing/sharing.h", True),
+            ("src/policy/limits/quota.cc", "policy/turns/turns.h", True),
+            ("src/policy/limits/quota.cc", "policy/limits/quota.h", True),
+            ("src/policy/limits/quota.cc", "policy/state.h", True),
+            ("src/policy/limits/quota.cc", "policy/memory/room.h", True),
+            ("src/policy/limits/quota.cc", "policy/memory/memory.h", False),
+            ("src/policy/new/new.cc", "policy/turns/turns.h", False),
+        ):
+            self.assertEqual(may, lint.may_have_of_policy(path, f'#include "{header}"'), (path, header))
+
     def test_the_sources_are_so(self):
         self.assertEqual(lint.check_pure(None), [])
 

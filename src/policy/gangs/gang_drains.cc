@@ -10,7 +10,10 @@
 //   it, is given twice as long as that took: two whose own work takes longer than 30 ms to end would else go on for each other's sake for
 //   ever.
 // - When one gives its drain up, or this goes on for too long, all go on and keep what they have.
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

@@ -10,7 +10,11 @@
 // - Two gangs run at the same time only if no member of one could come to wait for the other and the other way round.
 // - Where a tenant's clients do not fit together, each of its processes that is on several GPUs is a gang by itself: two such processes
 //   would else trade GPUs in step for ever, each with one gate for all of its GPUs.
-#include "policy/concerns.h"
+#include "policy/gangs/gangs.h"
+
+#include "policy/clients.h"
+#include "policy/memory/memory.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

@@ -4,7 +4,10 @@
 // up. A pause ends as soon as the client might not have gone on: others take turns with it, it is above its share, or memory is wanted.
 #include <algorithm>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

@@ -1,7 +1,10 @@
 #include "policy/limits/quota.h"
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/limits/limits.h"
 #include "policy/limits/quota_earnings.h"
+#include "policy/reports/reports.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 

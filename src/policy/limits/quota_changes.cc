@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
 
 namespace nvshare::policy {
 

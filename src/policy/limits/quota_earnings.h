@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "policy/concerns.h"
+#include "policy/limits/limits.h"
 
 namespace nvshare::policy {
 

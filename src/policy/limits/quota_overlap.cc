@@ -4,7 +4,7 @@
 // with others. No more than kKeptLeast says is believed, because a program that lies could have more of the GPU for it.
 #include <algorithm>
 
-#include "policy/concerns.h"
+#include "policy/limits/limits.h"
 
 namespace nvshare::policy {
 namespace {

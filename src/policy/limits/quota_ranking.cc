@@ -4,8 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "policy/concerns.h"
+#include "policy/limits/limits.h"
 #include "policy/limits/quota_earnings.h"
+#include "policy/reports/reports.h"
 
 namespace nvshare::policy {
 namespace {

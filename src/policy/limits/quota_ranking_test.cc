@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "policy/concerns.h"
+#include "policy/limits/limits.h"
 #include "policy/overloaded.h"
 #include "policy/parts.h"
 

@@ -5,7 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "policy/concerns.h"
+#include "policy/limits/limits.h"
+#include "policy/reports/reports.h"
 
 namespace nvshare::policy {
 

@@ -5,7 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/reports/reports.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 

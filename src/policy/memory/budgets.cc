@@ -1,4 +1,4 @@
-#include "policy/concerns.h"
+#include "policy/memory/memory.h"
 
 namespace nvshare::policy {
 namespace {

@@ -3,7 +3,10 @@
 #include <tuple>
 #include <vector>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/limits/limits.h"
+#include "policy/memory/memory.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

@@ -2,7 +2,10 @@
 #include <tuple>
 #include <utility>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/memory/memory.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

@@ -1,7 +1,8 @@
 // Swaps that hide behind work (docs/adr/0023): while clients run, the memory of who comes next moves in beside them as far as it fits, and
 // what others have there moves out for it. Little by little: a batch each way, then a pause that is a multiple of what it takes. So nobody
 // who needs room, or the lock, waits for more than a batch, and what is promised here is never more than that.
-#include "policy/concerns.h"
+#include "policy/memory/memory.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

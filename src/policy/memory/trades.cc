@@ -4,7 +4,9 @@
 //
 // What comes in leaves as much host memory as it takes of the GPU, and what moves out the other way round. So what is free on both together
 // stays the same, and if that is enough for a few pieces, whoever is brought in will be whole.
-#include "policy/concerns.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/memory/memory.h"
 
 namespace nvshare::policy {
 namespace {

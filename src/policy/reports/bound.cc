@@ -1,4 +1,6 @@
-#include "policy/concerns.h"
+#include "policy/gangs/gangs.h"
+#include "policy/reports/reports.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 

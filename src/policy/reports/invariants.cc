@@ -1,6 +1,9 @@
 #include <limits>
 
-#include "policy/concerns.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/reports/reports.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

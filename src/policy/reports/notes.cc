@@ -1,5 +1,7 @@
 // What the log says of routine decisions, with the figures that they were made from. Nothing here decides anything.
-#include "policy/concerns.h"
+#include "policy/limits/limits.h"
+#include "policy/reports/reports.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

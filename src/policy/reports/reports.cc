@@ -1,7 +1,11 @@
+#include "policy/reports/reports.h"
+
 #include <cstdlib>
 #include <utility>
 
-#include "policy/concerns.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 
@@ -246,28 +250,6 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
       return "another tenant's share of the GPU's time to be over";
   }
   return {};
-}
-
-// Not by waiting alone: something else has to change.
-bool cannot_have_it_soon(WaitReason reason) {
-  switch (reason) {
-    case WaitReason::kHostMemory:
-    case WaitReason::kNeverFits:
-    case WaitReason::kStuck:
-    case WaitReason::kCrowding:
-      return true;
-    case WaitReason::kNone:
-    case WaitReason::kQueue:
-    case WaitReason::kTurn:
-    case WaitReason::kDrain:
-    case WaitReason::kDeparted:
-    case WaitReason::kEviction:
-    case WaitReason::kGang:
-    case WaitReason::kLimit:
-    case WaitReason::kShare:
-      return false;
-  }
-  return false;
 }
 
 void report_waits(Context& context, Gpu& gpu) {

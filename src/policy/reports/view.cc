@@ -1,7 +1,11 @@
 #include <limits>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
 #include "policy/parts.h"
+#include "policy/reports/reports.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 

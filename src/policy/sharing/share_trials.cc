@@ -2,7 +2,8 @@
 // tried for a short spell, what they submitted meanwhile is counted, and the better way stays until the clients in use of the GPU change.
 // Clients keep the lock while nobody takes turns, also those that do nothing: there a short look tells who works, between trials.
 // A client's counts weigh by its own rate alone, so that one which lies decides no more than one that goes from nothing to all it can.
-#include "policy/concerns.h"
+#include "policy/gangs/gangs.h"
+#include "policy/sharing/sharing.h"
 
 namespace nvshare::policy {
 namespace {

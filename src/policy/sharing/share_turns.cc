@@ -2,7 +2,9 @@
 // switches between them and all others, which costs a tenth of the work where both saturate the GPU. So they take turns, a slice each, and
 // no memory moves for it: only where all of them fit together, and no compute limit applies. Whoever leaves gaps runs beside the others;
 // until that is known, and whenever it is tried anew, it waits for its first turn no longer than Config::latency_target.
-#include "policy/concerns.h"
+#include "policy/gangs/gangs.h"
+#include "policy/sharing/sharing.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

@@ -1,7 +1,13 @@
 #include <limits>
 #include <tuple>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/memory/memory.h"
+#include "policy/reports/reports.h"
+#include "policy/sharing/sharing.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {
@@ -328,6 +334,28 @@ bool gang_must_wait(Context& context, const Waiting& waiting) {
 bool knows_verdict(const Gpu& gpu, const Account& account, Verdict verdict) {
   return verdict != Verdict::kRun && account.held_for == reason_of(verdict) &&
          account.held_in_rotation == (gpu.quota.mode == GpuMode::kRotation);
+}
+
+// Not by waiting alone: something else has to change.
+bool cannot_have_it_soon(WaitReason reason) {
+  switch (reason) {
+    case WaitReason::kHostMemory:
+    case WaitReason::kNeverFits:
+    case WaitReason::kStuck:
+    case WaitReason::kCrowding:
+      return true;
+    case WaitReason::kNone:
+    case WaitReason::kQueue:
+    case WaitReason::kTurn:
+    case WaitReason::kDrain:
+    case WaitReason::kDeparted:
+    case WaitReason::kEviction:
+    case WaitReason::kGang:
+    case WaitReason::kLimit:
+    case WaitReason::kShare:
+      return false;
+  }
+  return false;
 }
 
 WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, std::span<const ClientId> clients) {

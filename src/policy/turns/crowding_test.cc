@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "policy/concerns.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "policy/concerns.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy {
 namespace {

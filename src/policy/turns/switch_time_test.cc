@@ -1,8 +1,8 @@
 // The automatic switch time: the mission's table case by case, and what the log says of it and of who runs beside whom.
 #include <gtest/gtest.h>
 
-#include "policy/concerns.h"
 #include "policy/testing/test_world.h"
+#include "policy/turns/turns.h"
 
 namespace nvshare::policy::testing {
 namespace {

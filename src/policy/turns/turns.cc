@@ -1,8 +1,14 @@
+#include "policy/turns/turns.h"
+
 #include <limits>
 #include <tuple>
 #include <utility>
 
-#include "policy/concerns.h"
+#include "policy/clients.h"
+#include "policy/gangs/gangs.h"
+#include "policy/limits/limits.h"
+#include "policy/memory/memory.h"
+#include "policy/sharing/sharing.h"
 
 namespace nvshare::policy {
 

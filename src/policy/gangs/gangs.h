@@ -1,0 +1,53 @@
+// Tenants, or processes, on several GPUs, switched together: a block for each file.
+#pragma once
+
+#include "policy/turns/turns.h"
+
+namespace nvshare::policy {
+
+// gangs.cc: tenants, or processes, on several GPUs, switched together
+// The GPUs that an event is about: nearly always one.
+struct AllGpus {};
+using Concerned = std::variant<AllGpus, Gpu*, Gpus>;
+enum class GangPhase { kOut, kRunning, kLeaving };
+// The members of gangs, and how their turns stand: of tenants with clients on these GPUs, which settle_with() found.
+void form_gangs(Context& context, const Gpus& gpus);
+Gang* find_gang(State& state, const Client& client);
+// Null: its turns are its own. Nearly all are, and each step asks again and again.
+inline Gang* gang_of(State& state, const Client& client) {
+  return state.gangs.empty() || !client.gang ? nullptr : find_gang(state, client);
+}
+inline const Gang* gang_of(const State& state, const Client& client) { return gang_of(const_cast<State&>(state), client); }
+bool is_member(const Gang& gang, const Client& client);
+Instant gang_began(const Gang& gang);        // its turn: when all had loaded, or will have at the latest
+Duration gang_loaded_for(const Gang& gang);  // before that: no longer than the link takes
+std::set<GpuId> gpus_of(const Gang& gang);
+GangPhase phase_of(const State& state, const Gang& gang);
+bool joins_its_gang(const State& state, const Client& client);            // waits while its gang runs
+void keep_place(Context& context, Client& client);                        // it gave the lock up; do others of its gang go on?
+bool others_run(const State& state, const Client& client);                // of its gang: they hold the lock
+void start_gangs(Context& context, const Gpus& gpus);                     // turns whose members have loaded
+std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
+Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);
+std::set<GangId> rivals_of(const Context& context, const Gang& comes);  // gangs that must have left before it may come
+std::set<GpuId> tied_to(const State& state, GpuId gpu);                 // the GPUs whose turns may depend on that one's, by way of gangs
+// The same of several, by way of tenants that are, or could become, gangs.
+std::set<GpuId> gpus_around(const State& state, std::set<GpuId> around);
+// GPUs to be settled after an event that concerns some (State::settled): those around them now, and around those of `besides`.
+// Either all of a gang's GPUs are among them or none.
+void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besides);
+bool is_settled_with(const Gang& gang, const Gpus& gpus);
+
+// gang_drains.cc: how the members of a gang come to an end together
+void take_drained(Context& context, Client& client, const Drained& event);
+void settle_gang_drains(Context& context, const Gpus& gpus);
+void gang_goes_on(Context& context, const Client& client);  // with its drain given up for all: one of them cannot end
+
+// gang_admission.cc: a gang's turn, on all GPUs where its members wait
+using Waiting = std::map<GpuId, std::vector<ClientId>>;
+// For a gang that runs without those who wait: they get the lock if that makes it complete. A gang that lacks a member may be unable
+// to drain, a complete one can.
+bool complete_gang(Context& context, const Waiting& waiting);
+void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
+
+}  // namespace nvshare::policy

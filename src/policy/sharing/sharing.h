@@ -1,0 +1,21 @@
+// Programs that fit together: a block for each file.
+#pragma once
+
+#include "policy/memory/room.h"
+
+namespace nvshare::policy {
+
+// share_trials.cc: which way of sharing gets more done
+void take_progress(const Context& context, Gpu& gpu, Client& client, const ClientProgressed& event);
+void settle_share_trials(Context& context, Gpu& gpu);
+
+// share_turns.cc: groups of clients that share the GPU in different ways take turns where all fit
+void take_shares(Gpu& gpu, Client& client, const ClientShares& event);
+void forget_shares(Gpu& gpu, const Client& client);  // which leaves
+void settle_share_turns(Context& context, Gpu& gpu);
+bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client);  // or needs none
+Duration begin_long_moment(const Context& context, Gpu& gpu);  // that tells who leaves gaps no more, and its length; 0: nobody is known to
+void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice);  // its turn ends
+void note_share_wish(const Context& context, const Gpu& gpu, Client& client);                  // it wants the lock
+
+}  // namespace nvshare::policy
