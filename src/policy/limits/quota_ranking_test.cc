@@ -15,7 +15,6 @@ namespace nvshare::policy {
 namespace {
 
 constexpr Bytes kSmall = Bytes{64} << 20;
-constexpr size_t kPrograms = 60;
 
 std::string text_of(const Actions& actions) {
   std::ostringstream text;
@@ -49,7 +48,8 @@ struct Program {
 // one bills everybody at once.
 class TwoSchedulers {
  public:
-  TwoSchedulers(uint64_t seed, const Config& config) : random_(seed), together_(make_state(config)), one_by_one_(make_state(config)) {
+  TwoSchedulers(uint64_t seed, const Config& config, size_t programs)
+      : random_(seed), together_(make_state(config)), one_by_one_(make_state(config)), programs_(programs) {
     take(GpuAppeared{0, Bytes{256} << 30});
     for (Program& program : programs_) join(program);
   }
@@ -133,7 +133,7 @@ class TwoSchedulers {
   std::mt19937_64 random_;
   Instant now_ = 1'000'000'000;
   StatePointer together_, one_by_one_;
-  std::vector<Program> programs_ = std::vector<Program>(kPrograms);
+  std::vector<Program> programs_;
   ClientId next_id_ = 1;
   std::vector<ClientId> drops_;
   size_t ranked_most_ = 0;
@@ -142,9 +142,19 @@ class TwoSchedulers {
 TEST(QuotaRanking, BilledTogetherIsAsBilledOneByOne) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(seed);
-    TwoSchedulers both(seed, Config());
+    TwoSchedulers both(seed, Config(), 60);
     both.run(1500);
-    EXPECT_GT(both.ranked_most(), kPrograms / 2);
+    EXPECT_GT(both.ranked_most(), 30U);
+  }
+}
+
+// The share of few tenants is more than some ceilings, now of these and then of those.
+TEST(QuotaRanking, WhoseCeilingComesToBeBelowTheSharesOfTheOthersLeaves) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE(seed);
+    TwoSchedulers both(seed, Config(), 12);
+    both.run(2000);
+    EXPECT_GT(both.ranked_most(), 6U);
   }
 }
 
@@ -153,13 +163,13 @@ TEST(QuotaRanking, TheSameWhereAllTakeTurnsAndNothingIsSavedInWindows) {
     SCOPED_TRACE(mode);
     Config config;
     config.scheduling_mode = *find_mode(mode);
-    TwoSchedulers both(4, config);
+    TwoSchedulers both(4, config, 60);
     both.run(700);
-    EXPECT_GT(both.ranked_most(), kPrograms / 2);
+    EXPECT_GT(both.ranked_most(), 30U);
   }
   Config windowed;
   windowed.compute_window = 300'000'000;
-  TwoSchedulers both(5, windowed);
+  TwoSchedulers both(5, windowed, 60);
   both.run(300);
   EXPECT_EQ(both.ranked_most(), 0U);
 }

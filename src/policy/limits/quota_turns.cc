@@ -70,6 +70,8 @@ Duration worth_of(const Config& config, Duration swap_cost) {
   return std::min(switch_time(config, swap_cost), swap_cost * config.switch_time_multiplier);
 }
 
+constexpr Duration kHalfBandLeast = kSliceMin / 100 / 2;  // half_band() of the shortest slice and the highest ceiling
+
 Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) { return Slices(config, gpu).of(account); }
 
 // ---- how things stand ----
@@ -233,6 +235,7 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
   };
   if (!account.limit.has_ceiling()) return set_throttled(false);
   const bool windowed = is_windowed(config, gpu);
+  if (!account.throttled && !windowed && account.ceiling_balance > -kHalfBandLeast) return;  // such as tenants that have yet to run
   const bool near =
       account.throttled ? account.ceiling_balance >= 0 : account.ceiling_balance <= 0;  // else its band, which is dear, says nothing
   const Duration band = windowed || !near ? 0 : half_band(config, gpu, account, account.limit.ceiling_rate());
