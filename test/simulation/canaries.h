@@ -10,20 +10,24 @@ namespace nvshare::simulation {
 enum class Canary : uint8_t {
   kNone,
   // In the client.
-  kLoadIgnoresDrop,        // a drop while memory comes in does not cancel the load
-  kWishLostAtRelease,      // nobody looks whether a thread came while the lock went
-  kStaleGrantTaken,        // a grant of a turn that is over begins another
-  kDropInPauseIgnored,     // a drop that meets a pause is not answered
-  kGrowthNotAskedAnew,     // the next scheduler does not hear of an allocation that waits
-  kHeadroomNotAskedAnew,   // the same, of the tenant's memory limit
-  kBudgetNotRaised,        // a larger budget for a load under way is not taken
-  kFreedStaysInLoad,       // what is freed of a load under way is no room for the rest of it
-  kNotDrainedUnsaid,       // a drain is given up, and the scheduler not told
-  kMovesUntold,            // what moves while a scheduler comes is not told to it
-  kAloneWhileRegistering,  // an allocation helps itself while the next scheduler is being told what there is
-  kSegmentNotReturned,     // host memory that was given back is not told to the scheduler
-  kPrefetchUnanswered,     // what came in without the lock is not told to the scheduler
-  kArrivedCopiesStay,      // copies of what came in for a turn that has not begun are not given back to others
+  kLoadIgnoresDrop,          // a drop while memory comes in does not cancel the load
+  kWishLostAtRelease,        // nobody looks whether a thread came while the lock went
+  kStaleGrantTaken,          // a grant of a turn that is over begins another
+  kDropInPauseIgnored,       // a drop that meets a pause is not answered
+  kGrowthNotAskedAnew,       // the next scheduler does not hear of an allocation that waits
+  kHeadroomNotAskedAnew,     // the same, of the tenant's memory limit
+  kBudgetNotRaised,          // a larger budget for a load under way is not taken
+  kFreedStaysInLoad,         // what is freed of a load under way is no room for the rest of it
+  kNotDrainedUnsaid,         // a drain is given up, and the scheduler not told
+  kMovesUntold,              // what moves while a scheduler comes is not told to it
+  kAloneWhileRegistering,    // an allocation helps itself while the next scheduler is being told what there is
+  kSegmentNotReturned,       // host memory that was given back is not told to the scheduler
+  kPrefetchUnanswered,       // what came in without the lock is not told to the scheduler
+  kArrivedCopiesStay,        // copies of what came in for a turn that has not begun are not given back to others
+  kWorkSinceWaitOverlooked,  // what was submitted since the program's own last wait does not count as work
+  kDrainIgnoresCaptures,     // a drain waits for the GPU while a stream captures
+  kContextEndUntold,         // what ended with a context is not told to the scheduler
+  kFailedLoadOpens,          // a load that failed opens the gate
   // In the node.
   kDeathUnnoticed,    // a connection that ends goes unnoticed
   kDepartedIsFree,    // what a dead client held counts as free at once
@@ -50,6 +54,10 @@ inline constexpr CanaryName kCanaries[] = {
     {Canary::kSegmentNotReturned, "segment-not-returned"},
     {Canary::kPrefetchUnanswered, "prefetch-unanswered"},
     {Canary::kArrivedCopiesStay, "arrived-copies-stay"},
+    {Canary::kWorkSinceWaitOverlooked, "work-since-wait-overlooked"},
+    {Canary::kDrainIgnoresCaptures, "drain-ignores-captures"},
+    {Canary::kContextEndUntold, "context-end-untold"},
+    {Canary::kFailedLoadOpens, "failed-load-opens"},
     {Canary::kDeathUnnoticed, "death-unnoticed"},
     {Canary::kDepartedIsFree, "departed-is-free"},
     {Canary::kClientsForgotten, "clients-forgotten"},

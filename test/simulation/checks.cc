@@ -8,6 +8,7 @@ namespace nvshare::simulation {
 
 namespace {
 
+constexpr Duration kToldApart = 100 * kUs;     // the program's wait for its work, and the swap engine's
 constexpr Duration kDropAnswered = 10 * kSec;  // a second or two of GPU work, and slow threads
 constexpr Duration kCopiesAsked = 2 * kSec;    // after which a program that waits for room has been asked for its copies in host memory
 constexpr Duration kAskedAgain = 13 * kSec;    // after which one that did not answer has been asked once more
@@ -26,6 +27,21 @@ void Checks::submits(const Process& process, const Client& client) {
   if (client.turn().context && !turn::may_run(client.turn())) {
     run_.world().fail(fmt::format("program {} submits to GPU {} without the lock", process.plan().number, client.gpu()));
   }
+}
+
+// Since when it is idle: not before its work ended, as far as threads wake up in time to tell one from the other. Where several threads, or
+// GPUs, have work, a wait of the program may have been for a part of it (docs/known-gaps.md).
+void Checks::gives_up(const Process& process, const Client& client) {
+  if (process.plan().threads.size() > 1 || process.plan().gpus.size() > 1) return;
+  const Instant since = client.turn().idle.idle_since_ns();
+  const Instant ended = process.work_ended(client.place());
+  if (ended <= since + kToldApart) return;
+  run_.world().fail(fmt::format("program {} gives GPU {} up, idle for {} us, and its work ended {} us ago", process.plan().number,
+                                client.gpu(), (run_.world().now() - since) / kUs, (run_.world().now() - ended) / kUs));
+}
+
+void Checks::drains(const Process& process) {
+  if (process.capturing()) run_.world().fail(fmt::format("program {} has drained, and a stream captures", process.plan().number));
 }
 
 // It is asked for them in the moment in which host memory is short, but one that left that unanswered only seconds later.

@@ -17,8 +17,10 @@ class Checks {
  public:
   explicit Checks(Run& run) : run_(run) {}
 
-  void submits(const Process& process, const Client& client);  // GPU work, now
-  void host_is_short(const Process& process);                  // for memory of it that was to move out
+  void submits(const Process& process, const Client& client);   // GPU work, now
+  void gives_up(const Process& process, const Client& client);  // its turn, as its GPU is idle
+  void drains(const Process& process);                          // its GPU work has ended, as its swap engine says
+  void host_is_short(const Process& process);                   // for memory of it that was to move out
   void after_step();
   void each_second();
 

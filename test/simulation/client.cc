@@ -26,7 +26,8 @@ Client::Client(Process& process, size_t place, int gpu)
                if (!std::exchange(arena_dirty_, true)) wake_link();
              },
              [this] { memory_changed(); }}),
-      evictions_to_fail_(process.plan().evictions_to_fail) {}
+      evictions_to_fail_(process.plan().evictions_to_fail),
+      loads_to_fail_(process.plan().loads_to_fail) {}
 
 Instant Client::now() const { return process_.run().world().now(); }
 Run& Client::run() { return process_.run(); }
@@ -63,7 +64,11 @@ turn::Effects Client::step(const decltype(turn::Event::what)& event) {
   turn::Event whole{{}, what};
   turn::Seen& seen = whole.seen;
   seen.submissions = process_.submissions();
+  seen.entries = process_.entries();
+  seen.waited_at = process_.waited_at();
+  seen.waited_after = run().canary() == Canary::kWorkSinceWaitOverlooked ? seen.entries : process_.waited_after();
   seen.waiting = process_.waiting() > 0;
+  seen.capturing = process_.capturing();
   seen.other_gpus = process_.holds_other_gpu(*this);
   seen.first_use = first_use_;
   seen.longest_work_ns = process_.longest_kernel();
@@ -202,6 +207,15 @@ void Client::release(Bytes bytes) {
   copied_ = std::min({copied_, resident_, host_.used()});
   lease_.refund(static_cast<uint64_t>(freed));
   memory_changed();
+}
+
+// The turn hears of it first, then its memory goes.
+bool Client::end_context() {
+  if (swap_engine_busy_) return false;
+  step(turn::ContextChanged{false});
+  release(allocated_);
+  if (run().canary() == Canary::kContextEndUntold) memory_dirty_ = false;
+  return true;
 }
 
 bool Client::grow_alone(Bytes bytes) {

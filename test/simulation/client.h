@@ -59,6 +59,9 @@ class Client : public Endpoint {
   void release(Bytes bytes);
   bool can_charge(Bytes bytes) { return lease_.charge(static_cast<uint64_t>(bytes)); }
   void refund(Bytes bytes) { lease_.refund(static_cast<uint64_t>(bytes)); }
+  bool end_context();  // false: the swap engine is at work in it
+  void begin_context() { step(turn::ContextChanged{true}); }
+  void driver_short(Instant until) { driver_short_until_ = until; }
   bool covers(Bytes bytes) const { return resident_ + bytes <= budget_; }
   void take(const decltype(turn::Event::what)& what) { step(what); }
   bool grow_alone(Bytes bytes);
@@ -154,6 +157,7 @@ class Client : public Endpoint {
   void next_job();
   void job_done();
   void drain(uint64_t id);
+  void wait_in_drain(uint64_t id, Duration lasts, bool stuck);
   void drained(uint64_t id);
   void evict(Progress progress, Bytes bytes);
   void load(Progress progress);
@@ -166,6 +170,7 @@ class Client : public Endpoint {
   void runs();
   void look_for_idleness();
   void synchronize_idle();
+  void wait_for_idle(Instant from);
   Duration copy_time(Bytes bytes) const;
 
   Process& process_;
@@ -210,7 +215,8 @@ class Client : public Endpoint {
   Instant look_at_ = 0;
   uint64_t watch_ = 0;
   std::function<void()> on_change_;  // the swap engine waits for a larger budget
-  int evictions_to_fail_ = 0;
+  int evictions_to_fail_ = 0, loads_to_fail_ = 0;
+  Instant driver_short_until_ = 0;
 };
 
 }  // namespace nvshare::simulation

@@ -13,6 +13,7 @@ constexpr Bytes kPiece = 256 * kMiB;
 constexpr Bytes kChunk = 64 * kMiB;  // what needs host memory in one piece
 constexpr Bytes kReport = 512 * kMiB;
 constexpr Duration kPause = kMs;
+constexpr Duration kNoEntry = 50 * kMs;  // a load in a context that cannot be entered
 }  // namespace
 
 Duration Client::copy_time(Bytes bytes) const {
@@ -91,19 +92,25 @@ void Client::job_done() {
 
 void Client::drain(uint64_t id) {
   if (!turn::drain_wanted(turn_, id)) return job_done();
+  if (process_.capturing() && run().canary() != Canary::kDrainIgnoresCaptures) return process_.later(kPause, [this, id] { drain(id); });
   const Instant ends = process_.work_ends(turn::drains_together(turn_, id) ? this : nullptr);
   if (ends <= now()) return drained(id);
-  process_.later(ends == turn::kNever ? kPause : ends - now(), [this, id, stuck = ends == turn::kNever] {
+  wait_in_drain(id, ends == turn::kNever ? kPause : ends - now(), ends == turn::kNever);
+}
+
+// No capture begins meanwhile.
+void Client::wait_in_drain(uint64_t id, Duration lasts, bool stuck) {
+  process_.hold_captures(true);
+  process_.later(lasts, [this, id, stuck] {
+    process_.hold_captures(false);
     // The wait for the GPU is not broken off, only looked at again.
-    if (stuck && process_.work_ends(nullptr) == turn::kNever && !turn::drain_wanted(turn_, id)) {
-      process_.later(kPause, [this, id] { drain(id); });
-      return;
-    }
+    if (stuck && process_.work_ends(nullptr) == turn::kNever && !turn::drain_wanted(turn_, id)) return wait_in_drain(id, kPause, false);
     drain(id);
   });
 }
 
 void Client::drained(uint64_t id) {
+  run().checks().drains(process_);
   if (!step(turn::WorkDrained{id}).agreed) return job_done();
   process_.later(process_.wake_time(), [this] {
     running_ = false;
@@ -175,6 +182,11 @@ void Client::load(Progress made) {
     runs();
     return loaded(made, true);
   }
+  if (made.moved == 0 && loads_to_fail_ > 0) {
+    --loads_to_fail_;
+    return process_.later(kNoEntry, [this, made] { loaded(made, run().canary() == Canary::kFailedLoadOpens); });
+  }
+  if (now() < driver_short_until_) return process_.later(kPause, [this, made] { load(made); });
   const Bytes piece = std::min(absent, kPiece);
   if (budget_ < resident_ + piece && run().canary() != Canary::kFreedStaysInLoad) unpin();
   if (budget_ < resident_ + piece) {  // until it has grown, something was freed, or the load is cancelled
@@ -199,6 +211,7 @@ void Client::load(Progress made) {
 // A chunk at a time, of what has a copy on the host; that stays.
 void Client::prefetch(Progress made, Bytes budget) {
   if (!turn::prefetch_wanted(turn_, made.id) || hung_up_) return prefetched(made, true);
+  if (now() < driver_short_until_) return prefetched(made, true);
   const Bytes absent = allocated_ - (resident_ - freed_);
   const Bytes with_copies = run().plan().host_lent ? host_.used() - copied_ : absent;
   const Bytes piece = std::min({kChunk, absent, with_copies, budget - resident_});
@@ -262,7 +275,9 @@ bool Client::load_at_once(uint64_t grant) {
 void Client::look_for_idleness() {
   const uint64_t watch = watch_;
   swap_engine_busy_ = true;
+  const bool ran = turn::may_run(turn_);
   const turn::Effects::Look next = step(turn::IdleLook{}).look;
+  if (ran && turn_.phase == turn::Phase::kDraining) run().checks().gives_up(process_, *this);
   if (next.wanted && next.wait_ns == 0) return synchronize_idle();
   if (watch == watch_) {
     watching_ = next.wanted;
@@ -271,12 +286,26 @@ void Client::look_for_idleness() {
   job_done();
 }
 
-// The swap engine waits for the GPU's work, however long that takes.
+// The swap engine waits for the GPU's work, however long that takes; where something captures it looks again later.
 void Client::synchronize_idle() {
+  if (process_.capturing()) {
+    look_at_ = now() + kPause;
+    return job_done();
+  }
+  wait_for_idle(now());
+}
+
+void Client::wait_for_idle(Instant from) {
   const Instant ends = process_.work_ends(this);
-  if (ends > now()) return process_.later(ends == turn::kNever ? kPause : ends - now(), [this] { synchronize_idle(); });
-  step(turn::WorkEnded{});
-  look_for_idleness();
+  if (ends <= now()) {
+    step(turn::WorkEnded{from});
+    return look_for_idleness();
+  }
+  process_.hold_captures(true);
+  process_.later(ends == turn::kNever ? kPause : ends - now(), [this, from] {
+    process_.hold_captures(false);
+    wait_for_idle(from);
+  });
 }
 
 }  // namespace nvshare::simulation

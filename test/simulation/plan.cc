@@ -7,12 +7,12 @@ namespace nvshare::simulation {
 namespace {
 
 // What a run may contain. Each run switches some of it off at random, so that the rest meets in other ways.
-struct Traits {
+struct Mix {
   bool deaths, stops, cuts, restarts, limits, memory_limits, growth, failures, linked, gangs, threads, slow, nvml;
 };
 
-Traits draw_traits(Random& random) {
-  Traits traits{};
+Mix draw_mix(Random& random) {
+  Mix traits{};
   for (bool* trait : {&traits.deaths, &traits.stops, &traits.cuts, &traits.restarts, &traits.limits, &traits.memory_limits, &traits.growth,
                       &traits.failures, &traits.linked, &traits.gangs, &traits.threads, &traits.slow})
     *trait = random.chance(30);
@@ -20,7 +20,7 @@ Traits draw_traits(Random& random) {
   return traits;
 }
 
-policy::Config draw_policy(Random& random, const Traits& traits) {
+policy::Config draw_policy(Random& random, const Mix& traits) {
   policy::Config config;
   if (random.chance(50)) {
     config.switch_time_mode = policy::SwitchTimeMode::kFixed;
@@ -47,7 +47,7 @@ Bytes draw_size(Random& random) {
   }
 }
 
-std::vector<Step> draw_steps(Random& random, const ProgramPlan& program, const Traits& traits, bool gang, Bytes& left) {
+std::vector<Step> draw_steps(Random& random, const ProgramPlan& program, const Mix& traits, bool gang, Bytes& left) {
   std::vector<Step> steps;
   const std::string kind = program.kind;
   const int64_t rounds = kind == "train" ? random.between(1, 4) : random.between(3, 12);
@@ -77,7 +77,7 @@ std::vector<Step> draw_steps(Random& random, const ProgramPlan& program, const T
   return steps;
 }
 
-ProgramPlan draw_program(Random& random, const Plan& plan, const Traits& traits, uint64_t number) {
+ProgramPlan draw_program(Random& random, const Plan& plan, const Mix& traits, uint64_t number) {
   ProgramPlan program;
   constexpr const char* kKinds[] = {"train", "serve", "notebook"};
   program.kind = kKinds[random.between(0, 2)];
@@ -102,7 +102,7 @@ ProgramPlan draw_program(Random& random, const Plan& plan, const Traits& traits,
   return program;
 }
 
-void draw_faults(Random& random, const Traits& traits, Plan& plan) {
+void draw_faults(Random& random, const Mix& traits, Plan& plan) {
   const auto add = [&](Fault::Kind kind, int64_t most, auto amount) {
     for (int64_t i = random.between(1, most); i > 0; --i) {
       const auto program = static_cast<size_t>(random.between(0, static_cast<int64_t>(plan.programs.size()) - 1));
@@ -246,11 +246,89 @@ void draw_prefetch(uint64_t seed, Plan& plan) {
   plan.policy.switch_time_max = 10 * plan.policy.switch_time_min;
 }
 
+// Programs whose waits for the GPU the library sees, drawn apart as versions are.
+void draw_waits(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x3c79ac492ba7b653 + 29);
+  if (!random.chance(50)) return;
+  for (ProgramPlan& program : plan.programs) program.waits_seen = random.chance(70);
+}
+
+std::vector<Step>& any_thread(Random& random, ProgramPlan& program) {
+  return program.threads[static_cast<size_t>(random.between(0, std::ssize(program.threads) - 1))];
+}
+
+void insert(Random& random, std::vector<Step>& steps, std::initializer_list<Step> more) {
+  steps.insert(steps.begin() + random.between(0, std::ssize(steps)), more);
+}
+
+// Streams that capture, drawn apart as versions are: nothing may be waited for meanwhile, and a thread may come to a closed gate.
+void draw_captures(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x1c69b3f74ac4ae35 + 31);
+  if (!random.chance(25)) return;
+  plan.bounded = false;
+  for (ProgramPlan& program : plan.programs) {
+    if (!random.chance(50)) continue;
+    for (int64_t i = random.between(1, 6); i > 0; --i) {
+      const Duration lasts = random.chance(80) ? random.between(1, 300) * kMs : random.between(300, 4000) * kMs;
+      insert(random, any_thread(random, program), {{Step::Kind::kCapture, lasts, 0}});
+    }
+  }
+}
+
+// Programs of one thread whose context ends before they do, drawn apart as versions are.
+void draw_contexts(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x9fb21c651e98df25 + 37);
+  if (!random.chance(25)) return;
+  for (ProgramPlan& program : plan.programs) {
+    if (program.gpus.size() > 1 || program.threads.size() > 1 || grows(program) || !random.chance(50)) continue;
+    for (int64_t i = random.between(1, 2); i > 0; --i) {
+      insert(random, program.threads[0],
+             {{Step::Kind::kReset, random.chance(50) ? 0 : random.between(0, 3000) * kMs, 0}, {Step::Kind::kGrow, program.allocated, 0}});
+    }
+    if (random.chance(30)) program.threads[0].push_back({Step::Kind::kReset, random.between(0, 3000) * kMs, 0});
+  }
+}
+
+// Loads that fail or find no memory, though the scheduler granted it, drawn apart as versions are.
+void draw_failed_loads(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x2127599bf4325c37 + 41);
+  if (!random.chance(25)) return;
+  plan.bounded = false;
+  for (ProgramPlan& program : plan.programs) {
+    if (random.chance(40)) program.loads_to_fail = static_cast<int>(random.between(1, 3));
+  }
+  for (int64_t i = random.between(1, 3); i > 0; --i) {
+    const auto program = static_cast<size_t>(random.between(0, std::ssize(plan.programs) - 1));
+    Fault fault{Fault::Kind::kDriverShort, random.between(0, 8000) * kMs, program, random.between(1, 6000) * kMs};
+    fault.moment = random.chance(50) ? Moment::kLoads : Moment::kPrefetches;
+    fault.after = random.between(0, 100) * kMs;
+    plan.faults.push_back(fault);
+  }
+}
+
+// A GPU that hangs in what a program has submitted, drawn apart as versions are; half of these programs are killed then.
+void draw_hangs(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x880355f21e6d1965 + 43);
+  if (!random.chance(20)) return;
+  plan.bounded = false;
+  for (int64_t i = random.between(1, 2); i > 0; --i) {
+    const auto program = static_cast<size_t>(random.between(0, std::ssize(plan.programs) - 1));
+    Fault fault{Fault::Kind::kHang, random.between(0, 10'000) * kMs, program, random.between(500, 30'000) * kMs};
+    if (random.chance(60)) fault.moment = Moment::kDrains;
+    plan.faults.push_back(fault);
+    if (!random.chance(50)) continue;
+    fault.kind = Fault::Kind::kKill;
+    fault.after = random.between(0, fault.amount / kMs) * kMs;
+    if (fault.moment == Moment::kAny) fault.at += fault.after;
+    plan.faults.push_back(fault);
+  }
+}
+
 }  // namespace
 
-Plan draw_earlier_plan(uint64_t seed) {
+static Plan draw_first(uint64_t seed) {
   Random random(seed * 0x2545f4914f6cdd1d + 11);
-  const Traits traits = draw_traits(random);
+  const Mix traits = draw_mix(random);
   Plan plan;
   plan.seed = seed;
   plan.policy = draw_policy(random, traits);
@@ -270,10 +348,17 @@ Plan draw_earlier_plan(uint64_t seed) {
   return plan;
 }
 
-Plan draw_plan(uint64_t seed) {
-  Plan plan = draw_earlier_plan(seed);
+Plan draw_plan(uint64_t seed, Traits traits) {
+  Plan plan = draw_first(seed);
+  if (traits == Traits::kFirst) return plan;
   draw_frees(seed, plan);
   draw_short_host(seed, plan);
+  if (traits == Traits::kFrees) return plan;
+  draw_waits(seed, plan);
+  draw_captures(seed, plan);
+  draw_contexts(seed, plan);
+  draw_failed_loads(seed, plan);
+  draw_hangs(seed, plan);
   return plan;
 }
 
@@ -291,6 +376,10 @@ std::string describe(const Step& step) {
       return fmt::format("free {} MiB", step.amount / kMiB);
     case Step::Kind::kMeet:
       return fmt::format("meet {} ms", step.amount / kMs);
+    case Step::Kind::kCapture:
+      return fmt::format("capture {} ms", step.amount / kMs);
+    case Step::Kind::kReset:
+      return fmt::format("end the context for {} ms", step.amount / kMs);
   }
   return "";
 }
@@ -339,6 +428,10 @@ std::string describe(const Fault& fault, const Plan& plan) {
       return fmt::format("program {} frees {} MiB", program, fault.amount / kMiB);
     case Fault::Kind::kHostTaken:
       return fmt::format("others take {} MiB of host memory for {} ms", fault.bytes / kMiB, fault.amount / kMs);
+    case Fault::Kind::kHang:
+      return fmt::format("the GPU hangs for {} ms in what program {} has submitted", fault.amount / kMs, program);
+    case Fault::Kind::kDriverShort:
+      return fmt::format("the driver has no memory for what program {} loads, for {} ms", program, fault.amount / kMs);
   }
   return "";
 }
@@ -357,12 +450,13 @@ std::string describe(const Plan& plan) {
   if (plan.policy.prefetch) text += "  memory comes in beside who runs\n";
   if (plan.former_scheduler) text += "  the scheduler is of the previous version\n";
   for (const ProgramPlan& program : plan.programs) {
-    text += fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}\n",
+    text += fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}{}{}\n",
                         program.number, program.kind, program.tenant, program.gpus.size(), program.gpus.front(), program.starts / kMs,
                         program.allocated / kMiB, program.kernel / kMs,
                         program.linked > 0 ? fmt::format(", {} % of them end with the next", program.linked) : "",
                         program.evictions_to_fail > 0 ? fmt::format(", {} evictions fail", program.evictions_to_fail) : "",
-                        program.former ? ", its library is of the previous version" : "");
+                        program.loads_to_fail > 0 ? fmt::format(", {} loads fail", program.loads_to_fail) : "",
+                        program.waits_seen ? ", its waits are seen" : "", program.former ? ", its library is of the previous version" : "");
     for (const std::vector<Step>& steps : program.threads) {
       text += "    thread:";
       for (const Step& step : steps) text += " " + describe(step) + ",";

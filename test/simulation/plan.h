@@ -11,8 +11,10 @@ namespace nvshare::simulation {
 
 // What one thread of a program does next.
 struct Step {
-  enum class Kind : uint8_t { kRun, kPause, kGrow, kShrink, kMeet } kind;
-  int64_t amount;  // nanoseconds of GPU work, or of doing nothing; or bytes. kMeet: collectives over all GPUs of the program
+  // kMeet: collectives over all GPUs of the program. kCapture: a stream captures for so long, then what was captured runs. kReset: the
+  // program's context ends, and with it its memory; after `amount` there is another.
+  enum class Kind : uint8_t { kRun, kPause, kGrow, kShrink, kMeet, kCapture, kReset } kind;
+  int64_t amount;  // nanoseconds of GPU work, of a capture, or of doing nothing; or bytes
   int gpu = 0;     // which of the program's
 };
 
@@ -27,7 +29,9 @@ struct ProgramPlan {
   Duration ahead = 0;   // of the GPU's work it submits so much before it waits, where nobody bounds it
   int linked = 0;       // percent of its kernels that end only once the program has submitted the next
   int evictions_to_fail = 0;
-  bool former = false;  // its library speaks the previous protocol version
+  int loads_to_fail = 0;    // as its context cannot be entered
+  bool waits_seen = false;  // its waits for the GPU are calls that the library sees, and pass no gate
+  bool former = false;      // its library speaks the previous protocol version
   std::vector<std::vector<Step>> threads;
 };
 
@@ -35,7 +39,20 @@ struct ProgramPlan {
 enum class Moment : uint8_t { kAny, kRegisters, kLoads, kEvicts, kDrains, kGrows, kAsksHeadroom, kPrefetches };
 
 struct Fault {
-  enum class Kind : uint8_t { kKill, kStop, kCut, kRestart, kComputeLimit, kMemoryLimit, kPriority, kFree, kHostTaken } kind;
+  // kHang: what the program has on the GPUs ends so much later. kDriverShort: the driver has no memory for what it loads for so long.
+  enum class Kind : uint8_t {
+    kKill,
+    kStop,
+    kCut,
+    kRestart,
+    kComputeLimit,
+    kMemoryLimit,
+    kPriority,
+    kFree,
+    kHostTaken,
+    kHang,
+    kDriverShort
+  } kind;
   Duration at = 0;
   size_t program = 0;  // of which; as in Plan::programs. Not of kRestart
   int64_t amount = 0;  // how long it is stopped, or the scheduler away, or host memory is taken; percent; bytes; priority
@@ -64,9 +81,13 @@ struct Plan {
   std::vector<Fault> faults;
 };
 
-Plan draw_plan(uint64_t seed);
-// As it was drawn before programs freed memory at moments and host memory was short: for tests of seeds that found something then.
-Plan draw_earlier_plan(uint64_t seed);
+// What plans have, in the order in which it came: a test of a seed that found something draws it as it was then.
+enum class Traits : uint8_t {
+  kFirst,
+  kFrees,  // programs free memory at moments, host memory is short
+  kAll,    // waits that are seen, captures, contexts that end, loads that fail, a GPU that hangs
+};
+Plan draw_plan(uint64_t seed, Traits traits = Traits::kAll);
 std::string describe(const Plan& plan);
 
 }  // namespace nvshare::simulation

@@ -91,6 +91,18 @@ void Process::release(Bytes bytes) {
   });
 }
 
+void Process::hang(Duration lasts) {
+  const Instant now = run_.world().now();
+  if (!alive_ || work_ends(nullptr) <= now) return;
+  run_.world().tell("the GPU hangs in what program {} has submitted", plan_.number);
+  for (Work& work : work_) work.ends += work.ends > now ? lasts : 0;
+  for (Thread& thread : threads_) thread.ends += thread.ends > now ? lasts : 0;
+}
+
+void Process::driver_short(Duration lasts) {
+  for (const auto& client : clients_) client->driver_short(run_.world().now() + lasts);
+}
+
 // ---- the gate ----
 
 void Process::open_gate(size_t gpu) {
@@ -126,6 +138,7 @@ void Process::look(Thread& thread) {
 
 // False: it waits, counted before it says so.
 bool Process::pass_gate(Thread& thread) {
+  if (thread.state != Thread::State::kAtGate) ++entries_;
   if (!gate_closed()) {
     leave_gate(thread);
     return true;
@@ -183,6 +196,10 @@ void Process::go_on(Thread& thread) {
       return step_done(thread, 10 * kUs);
     case Step::Kind::kMeet:
       return meet(thread, step);
+    case Step::Kind::kCapture:
+      return capture(thread, step);
+    case Step::Kind::kReset:
+      return reset(thread, step);
   }
 }
 
@@ -210,6 +227,7 @@ void Process::submit(Client& client, Duration kernel, bool linked) {
 }
 
 void Process::run_step(Thread& thread, Step& step) {
+  if (step.amount <= 0 && plan_.waits_seen) return wait_for_work(thread);
   if (!pass_gate(thread)) return;
   const auto gpu = static_cast<size_t>(step.gpu);
   const Instant now = run_.world().now();
@@ -223,10 +241,63 @@ void Process::run_step(Thread& thread, Step& step) {
   step.amount -= kernel;
   const bool linked = step.amount > 0 && random_.chance(plan_.linked);
   submit(*clients_[gpu], kernel, linked);
+  thread.ends = work_[gpu].ends;
   const bool bounded = clients_[gpu]->turn().watch.watched;
   const Duration ahead = bounded ? std::min(plan_.ahead, 20 * kMs) : plan_.ahead;
   const Duration behind = work_[gpu].ends - now - ahead;
   later(std::max(behind, Duration{0}) + random_.between(1, 100) * kUs, [this, &thread] { go_on(thread); });
+}
+
+// A call of the program's that the library sees return: it was for what the thread submitted, others' work may go on.
+void Process::wait_for_work(Thread& thread) {
+  const Instant now = run_.world().now();
+  if (thread.ends > now) return later(thread.ends - now + wake_time(), [this, &thread] { go_on(thread); });
+  // Who came is counted a moment later than the return.
+  later(random_.chance(90) ? 0 : random_.between(0, 30) * kUs, [this, now] {
+    if (now < waited_at_) return;
+    waited_at_ = now;
+    waited_after_ = entries_;
+  });
+  step_done(thread, random_.between(1, 200) * kUs);
+}
+
+// Its calls pass the gate, and may have to wait there in the middle of it.
+void Process::capture(Thread& thread, Step& step) {
+  if (!thread.captures) {
+    if (synchronizing_ > 0) return later(random_.between(10, 500) * kUs, [this, &thread] { go_on(thread); });
+    thread.captures = true;
+    ++capturing_;
+    run_.world().tell("program {} begins a capture", plan_.number);
+  }
+  if (step.amount > 0) {
+    if (!pass_gate(thread)) return;
+    ++submissions_;
+    const Duration next = std::min<Duration>(step.amount, random_.between(10, 20'000) * kUs);
+    step.amount -= next;
+    return later(next, [this, &thread] { go_on(thread); });
+  }
+  thread.captures = false;
+  --capturing_;
+  run_.world().tell("program {} ends a capture", plan_.number);
+  step = {Step::Kind::kRun, random_.between(1, 50) * kMs, step.gpu};
+  later(random_.between(1, 1000) * kUs, [this, &thread] { go_on(thread); });
+}
+
+// The end of a context waits for the GPU's work, and for the swap engine, which may be in the middle of something in it.
+void Process::reset(Thread& thread, Step& step) {
+  Client& client = *clients_[static_cast<size_t>(step.gpu)];
+  const Instant now = run_.world().now();
+  const Instant ends = work_ends(&client);
+  if (ends > now) return later(ends == turn::kNever ? kMs : ends - now, [this, &thread] { go_on(thread); });
+  if (!client.end_context()) return later(kMs, [this, &thread] { go_on(thread); });
+  run_.world().tell("program {} has no context", plan_.number);
+  has_context_ = false;
+  later(step.amount, [this, &thread, &client] {
+    run_.world().tell("program {} has a context again", plan_.number);
+    has_context_ = true;
+    client.begin_context();
+    step_done(thread, random_.between(1, 100) * kUs);
+  });
 }
 
 // A collective: each GPU's part runs until all have theirs.

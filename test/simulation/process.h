@@ -24,6 +24,8 @@ class Process {
   void stop(Duration lasts);
   void cut();
   void release(Bytes bytes);  // as a thread would, on each of its GPUs
+  void hang(Duration lasts);  // what it has on the GPUs ends so much later
+  void driver_short(Duration lasts);
 
   const ProgramPlan& plan() const { return plan_; }
   bool alive() const { return alive_; }
@@ -48,11 +50,17 @@ class Process {
   bool gate_closed(size_t gpu) const { return (closed_ & (1U << gpu)) != 0; }
   uint32_t waiting() const { return waiting_; }
   uint64_t submissions() const { return submissions_; }
+  uint64_t entries() const { return entries_; }  // how often a thread came to the gate
+  Instant waited_at() const { return waited_at_; }
+  uint64_t waited_after() const { return waited_after_; }
+  bool capturing() const { return capturing_ > 0; }
+  void hold_captures(bool off) { synchronizing_ += off ? 1 : -1; }  // while the swap engine waits for the GPU
   Duration longest_kernel() const { return longest_; }
   bool holds_other_gpu(const Client& client) const;
   // When the GPU work that was submitted ends; kNever: something has to be submitted first.
   Instant work_ends(const Client* only) const;
-  void client_changed();  // threads that wait for memory look
+  Instant work_ended(size_t gpu) const { return work_[gpu].ends; }  // the last of it, by then
+  void client_changed();                                            // threads that wait for memory look
 
  private:
   struct Thread {
@@ -63,6 +71,8 @@ class Process {
     bool charged = false;
     bool asked = false;  // its growth or headroom is the client's one question
     size_t met = 0;      // of a collective: GPUs that have their part
+    bool captures = false;
+    Instant ends = 0;    // the last that it submitted
     bool woken = false;  // a look is on its way
     std::vector<size_t> waited_for;
   };
@@ -79,6 +89,9 @@ class Process {
   void leave_gate(Thread& thread);
   void run_step(Thread& thread, Step& step);
   void meet(Thread& thread, Step& step);
+  void wait_for_work(Thread& thread);
+  void capture(Thread& thread, Step& step);
+  void reset(Thread& thread, Step& step);
   void submit(Client& client, Duration kernel, bool linked);
   void allocate(Thread& thread, Step& step);
   bool charge(Thread& thread, Client& client);
@@ -103,6 +116,9 @@ class Process {
   uint32_t waiting_ = 0;
   uint64_t submissions_ = 0;
   Duration longest_ = 0;
+  uint64_t entries_ = 0, waited_after_ = 0;
+  Instant waited_at_ = 0;
+  int capturing_ = 0, synchronizing_ = 0;
 };
 
 }  // namespace nvshare::simulation

@@ -53,6 +53,10 @@ void Run::happen(const Fault& fault) {
       return node_.set_priority(tenant, static_cast<int>(fault.amount));
     case Fault::Kind::kFree:
       return process.release(fault.amount);
+    case Fault::Kind::kHang:
+      return process.hang(fault.amount);
+    case Fault::Kind::kDriverShort:
+      return process.driver_short(fault.amount);
     case Fault::Kind::kRestart:
     case Fault::Kind::kHostTaken:
       return;

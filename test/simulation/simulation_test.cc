@@ -101,33 +101,33 @@ TEST(Simulation, AProgramOnSeveralGpusIsNotHeldUpByADrainOfItsOwnChoice) {
 // What has come in leaves host memory, which a neighbour needs to make room for the rest; the scheduler did not hear of the last of it.
 TEST(Simulation, ALoadThatWaitsForRoomTellsFirstWhatItHasMoved) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_earlier_plan(1530185300), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1530185300, Traits::kFirst), stage.options).play(), "");
 }
 
 // A load lacks 93 MiB. One neighbour uses its share of host memory already, another may have 200 MiB more of what is kept for those that
 // use little, and a third that has nothing on the GPU but 16: as if that one would move, nobody was asked.
 TEST(Simulation, WhatIsKeptOfHostMemoryIsForThoseThatWouldMove) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_earlier_plan(1530249580), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1530249580, Traits::kFirst), stage.options).play(), "");
 }
 
 // Two programs of a tenant on two GPUs, each of which grows on another, by a few MiB more than budgets beyond the other's need leave.
 TEST(Simulation, MembersOfAGangGiveUpWhatTheyDoNotNeedForEachOther) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_earlier_plan(1570007191), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1570007191, Traits::kFirst), stage.options).play(), "");
 }
 
 // A load waited for ever for memory of a neighbour, for which host memory had no room: what others had prepared beyond what they have
 // counted as room.
 TEST(Simulation, WhatIsPreparedIsRoomForOthers) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_earlier_plan(1590173813), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1590173813, Traits::kFirst), stage.options).play(), "");
 }
 
 // A program grew beside others that wait for memory: news of them came after each grant, and took it back before the thread had woken up.
 TEST(Simulation, GrowthBesideOthersThatWaitForMemoryComesToAnEnd) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_earlier_plan(1710054388), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1710054388, Traits::kFirst), stage.options).play(), "");
 }
 
 // Programs that were stopped: one helped itself where a scheduler had come meanwhile, one went on loading by the word of a scheduler that
@@ -135,32 +135,32 @@ TEST(Simulation, GrowthBesideOthersThatWaitForMemoryComesToAnEnd) {
 TEST(Simulation, AProgramThatWasStoppedLooksForItsSchedulerFirst) {
   Stage stage;
   for (const uint64_t seed : {1720037355, 1800155245})
-    EXPECT_EQ(simulation::Run(draw_earlier_plan(seed), stage.options).play(), "") << seed;
+    EXPECT_EQ(simulation::Run(draw_plan(seed, Traits::kFirst), stage.options).play(), "") << seed;
 }
 
 // A process registers anew with a scheduler that ends before it answers; the next one knows it by an id that it never heard of.
 TEST(Simulation, AProcessThatHasNotHeardItsIdIsKnownToTheNextScheduler) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_earlier_plan(1720027961), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1720027961, Traits::kFirst), stage.options).play(), "");
 }
 
 // Without NVML, what a program grew by while no scheduler was there, and was stopped before the next one came, is not the scheduler's
 // fault: so much, and no more, may be on the GPU beyond its size.
 TEST(Simulation, WhatNobodyCanKnowWithoutNvmlIsAllowedFor) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_earlier_plan(1720233920), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1720233920, Traits::kFirst), stage.options).play(), "");
 }
 
 // Host memory was lent and not made yet when the scheduler was killed: the next one never counted it, and had too little for all to move.
 TEST(Simulation, HostMemoryThatIsNotMadeYetIsGivenUpWithItsScheduler) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_plan(1780236951), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1780236951, Traits::kFrees), stage.options).play(), "");
 }
 
 // A program that was stopped for longer than its scheduler waits for host memory gives it back all the same, and asks for some meanwhile.
 TEST(Simulation, HostMemoryAskedForWhileSomeIsGivenBackTooLateIsLent) {
   Stage stage;
-  EXPECT_EQ(simulation::Run(draw_plan(1790014117), stage.options).play(), "");
+  EXPECT_EQ(simulation::Run(draw_plan(1790014117, Traits::kFrees), stage.options).play(), "");
 }
 
 TEST(Simulation, TheSameSeedIsTheSameRun) {
