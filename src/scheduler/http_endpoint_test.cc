@@ -47,12 +47,13 @@ std::string get(const std::string& url) {
 class HttpEndpointTest : public ::testing::Test {
  protected:
   void start() {
-    auto endpoint = HttpEndpoint::serve({.address = "127.0.0.1:0", .metrics = true, .tenants_max = 10}, loop_, [this](int64_t, uint64_t) {
-      ++looks_;
-      protocol::admin::StatusReport report;
-      report.version = "1.2.3";
-      return std::make_shared<const SharedReport>(std::move(report), monotonic_ns());
-    });
+    auto endpoint = HttpEndpoint::serve({.address = "127.0.0.1:0", .metrics = true, .tenants_max = 10}, loop_,
+                                        [this](int64_t, uint64_t, const SharedReports::Then& then) {
+                                          ++looks_;
+                                          protocol::admin::StatusReport report;
+                                          report.version = "1.2.3";
+                                          then(std::make_shared<const SharedReport>(std::move(report), monotonic_ns()));
+                                        });
     ASSERT_TRUE(endpoint) << endpoint.error().text;
     endpoint_ = std::move(*endpoint);
   }
@@ -152,9 +153,8 @@ TEST_F(HttpEndpointTest, APortInUseIsRefusedByName) {
   start();
   const std::string url = endpoint_->url();
   const std::string address = url.substr(7);
-  auto second = HttpEndpoint::serve({.address = address, .metrics = true, .tenants_max = 10}, loop_, [](int64_t, uint64_t) {
-    return std::make_shared<const SharedReport>(protocol::admin::StatusReport{}, 0);
-  });
+  auto second = HttpEndpoint::serve({.address = address, .metrics = true, .tenants_max = 10}, loop_,
+                                    [](int64_t, uint64_t, const SharedReports::Then&) {});
   ASSERT_FALSE(second);
   EXPECT_NE(std::string(second.error().text).find(address), std::string::npos) << second.error().text;
 }
