@@ -5,6 +5,44 @@
 
 namespace nvshare::scheduler {
 
+void AbsentClients::await(policy::Duration grace, policy::Instant now) {
+  const size_t absent = at_.known.missing().size();
+  if (absent == 0 || grace <= 0) return;
+  spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most", absent,
+               static_cast<double>(grace) / 1e9);
+  hold_.begin(now + grace);
+  at_.limits.freeze(true, now);
+}
+
+void AbsentClients::deadline_reached(policy::Instant now) {
+  if (!hold_.holds() || *hold_.until() > now) return;
+  spdlog::warn("{} clients of the previous scheduler did not come back in time; going on without them", at_.known.missing().size());
+  end_hold(now);
+}
+
+void AbsentClients::end_hold_without_absent(policy::Instant now) {
+  if (hold_.holds() && at_.known.missing().empty()) end_hold(now);
+}
+
+// What the absent may have counts before anybody is granted what waited.
+void AbsentClients::end_hold(policy::Instant now) {
+  const RestartHold::Held held = hold_.end();
+  at_.policy.apply(at_.departures.hold_absent(at_.gpus, at_.settings.policy, now), now);
+  at_.looks.see_foreign(now);
+  count(now);
+  at_.limits.freeze(false, now);
+  for (const auto& [id, growth] : held.growths) {
+    RegisteredClient* client = at_.clients.find(id);
+    if (client == nullptr) continue;
+    policy::MemoryChanged event = growth;
+    event.memory = at_.believed.believe(*client, client->memory);
+    at_.policy.apply(event, now);
+  }
+  for (const policy::ClientId id : held.lock_requests) {
+    if (at_.clients.find(id) != nullptr) at_.policy.apply(policy::LockRequested{id}, now);
+  }
+}
+
 void AbsentClients::count(policy::Instant now) {
   for (const auto& [id, known] : at_.known.missing()) {
     const Tenant* tenant = at_.tenants.find(known.tenant);
@@ -19,7 +57,7 @@ void AbsentClients::count(policy::Instant now) {
   }
 }
 
-bool AbsentClients::forget(policy::Instant now) {
+void AbsentClients::forget(policy::Instant now) {
   struct Ended {
     policy::ClientId id;
     policy::TenantId tenant;
@@ -42,10 +80,10 @@ bool AbsentClients::forget(policy::Instant now) {
       at_.policy.apply(policy::ClientMemoryFreed{id}, now);
     }
   }
-  if (ended.empty()) return false;
+  if (ended.empty()) return;
   at_.tenants.prune();
   at_.tenants.save();
-  return true;
+  end_hold_without_absent(now);
 }
 
 }  // namespace nvshare::scheduler

@@ -13,10 +13,6 @@
 namespace nvshare::scheduler {
 namespace {
 
-constexpr policy::Duration kSaveInterval = 100'000'000;      // many that come or go within it are written together
-constexpr policy::Duration kSaveIntervalPerTenant = 50'000;  // and more, as the file is written as a whole
-constexpr size_t kClientsKeptAtOnce = 250;                   // some 0.1 ms
-
 Departures::IsAlive alive_by(StartTimeOf start_time_if_alive) {
   return [start_time_if_alive = std::move(start_time_if_alive)](pid_t pid, uint64_t start_time) {
     return pid > 0 && start_time != 0 && start_time_if_alive(pid) == start_time;
@@ -37,10 +33,10 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
                options.start_time_of),
       policy_({clients_, gpus_, tenants_, messenger_, believed_, limits_}, options.epoch, settings_.policy, std::move(options.trace)),
       departures_(known_, is_alive_),
-      absent_({known_, clients_, gpus_, tenants_, limits_, departures_, policy_}, is_alive_),
       host_({settings_, clients_, gpus_, messenger_, warnings_, policy_},
             {std::move(options.look_at_host), std::move(options.host_memory_of), std::move(options.new_segment_id), options.segment_maker},
-            is_alive_) {
+            is_alive_),
+      absent_({settings_, known_, clients_, gpus_, tenants_, limits_, departures_, believed_, looks_, policy_}, is_alive_) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);
   }
@@ -50,22 +46,11 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
   }
   for (const auto& [id, client] : known_.ended()) departures_.absent_ended(id, gpus_, now);
   if (!options.tenants_file.empty()) tenants_.save_later();
-  if (!known_.missing().empty() && settings_.restart_grace > 0) {
-    spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
-                 known_.missing().size(), static_cast<double>(settings_.restart_grace) / 1e9);
-    absent_.hold().begin(now + settings_.restart_grace);
-    limits_.freeze(true, now);
-  }
+  absent_.await(settings_.restart_grace, now);
   host_.look(now);
 }
 
 Engine::~Engine() = default;
-
-// Nothing that a restart needs is lost by it: what people set is kept at once, and which tenants' clients live is in known_.
-void Engine::save_tenants_soon(policy::Instant now) {
-  if (tenants_.is_unsaved() && !housekeeping_.save_at)
-    housekeeping_.save_at = now + kSaveInterval + kSaveIntervalPerTenant * static_cast<int64_t>(tenants_.all().size());
-}
 
 int64_t Engine::remember(Client& client, const protocol::MemoryReport& memory, policy::Instant now) {
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), bounded(memory.allocated));
@@ -137,11 +122,11 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const bool is_last = tenant != nullptr && tenant->clients == 1;
   const std::vector<policy::Event> exceptions = is_last ? orders_.exceptions_of(*tenant, false) : std::vector<policy::Event>();
   tenants_.leave(client.tenant);
-  save_tenants_soon(now);
+  housekeeping_.save_tenants_soon(now);
   const bool others_may_swap = host_.leave(client);
   const policy::GpuId gpu = client.gpu;
   clients_.erase(id);
-  if (clients_.all().empty()) forget_totals(now);  // while there are some, housekeeping does it
+  if (clients_.all().empty()) housekeeping_.forget_totals(now);  // while there are some, housekeeping does it
   memory_freed ? known_.leave(id) : known_.depart(id);
   apply(policy::ClientLeft{id, memory_freed, watched || waits_for_end}, now);
   policy_.apply(exceptions, now);
@@ -151,69 +136,9 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   host_.prepare_swaps(gpu);
 }
 
-void Engine::forget_totals(policy::Instant now) {
-  usage_totals_.keep_only([this](policy::TenantId tenant) { return tenants_.find(tenant) != nullptr; },
-                          policy::view_of_tenants(policy_.state(), now));
-}
-
-bool Engine::housekeep(policy::Instant now, bool all) {
-  bool done = housekeep_on(now);
-  while (all && !done) done = housekeep_on(now);
-  return done;
-}
-
-// What comes next is set first: what fails is not done again and again.
-bool Engine::housekeep_on(policy::Instant now) {
-  using Next = Housekeeping::Next;
-  const auto is_followed_by = [this](Next next) { housekeeping_.next = next; };
-  switch (housekeeping_.next) {
-    case Next::kTenants:
-      is_followed_by(Next::kTotals);
-      tenants_.prune();
-      return false;
-    case Next::kTotals:
-      is_followed_by(Next::kMemory);
-      forget_totals(now);
-      return false;
-    case Next::kMemory:
-      is_followed_by(Next::kClients);
-      housekeeping_.client = 0;
-      for (policy::GpuId gpu = 0; gpu < gpus_.size(); ++gpu) host_.prepare_swaps(gpu);
-      host_.look(now);
-      forget_absent(now);
-      policy_.apply(departures_.look_up(settings_.policy, now), now);
-      departures_.forget_old(settings_.policy, now);
-      return false;
-    case Next::kClients:
-      if (!keep_some_clients()) is_followed_by(Next::kKnown);
-      return false;
-    case Next::kKnown:
-      is_followed_by(Next::kAccounts);
-      known_.keep_up();
-      return false;
-    case Next::kAccounts:
-      break;
-  }
-  is_followed_by(Next::kTenants);
-  keep_accounts(now);
-  policy_.steps().flush();
-  return true;
-}
-
-bool Engine::keep_some_clients() {
-  size_t count = 0;
-  for (auto at = clients_.all().upper_bound(housekeeping_.client); at != clients_.all().end(); ++at) {
-    if (++count > kClientsKeptAtOnce) return true;
-    housekeeping_.client = at->first;
-    limits_.keep_lease(at->first);
-    believed_.keep(at->second, true);
-  }
-  return false;
-}
-
 std::optional<policy::Instant> Engine::next_deadline() const {
   std::optional<policy::Instant> deadline = policy::next_deadline(policy_.state());
-  for (const std::optional<policy::Instant>& other : {absent_.hold().until(), housekeeping_.save_at, host_.next_deadline(),
+  for (const std::optional<policy::Instant>& other : {absent_.next_deadline(), housekeeping_.next_deadline(), host_.next_deadline(),
                                                       limits_.next_deadline(), departures_.next_deadline(settings_.policy)}) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   }
@@ -221,41 +146,13 @@ std::optional<policy::Instant> Engine::next_deadline() const {
 }
 
 void Engine::deadline_reached(policy::Instant now) {
-  if (const auto until = absent_.hold().until(); until && *until <= now) {
-    spdlog::warn("{} clients of the previous scheduler did not come back in time; going on without them", known_.missing().size());
-    end_hold(now);
-  }
-  if (housekeeping_.save_at && *housekeeping_.save_at <= now) {
-    housekeeping_.save_at.reset();
-    if (tenants_.is_unsaved()) tenants_.save_changes();
-  }
+  absent_.deadline_reached(now);
+  housekeeping_.deadline_reached(now);
   policy_.apply(departures_.deadline_reached(settings_.policy, now), now);
   std::optional<policy::Instant> deadline = policy::next_deadline(policy_.state());
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);
   host_.deadline_reached(now);
   limits_.deadline_reached(now);
-}
-
-void Engine::end_hold(policy::Instant now) {
-  const RestartHold::Held held = absent_.hold().end();
-  policy_.apply(departures_.hold_absent(gpus_, settings_.policy, now), now);
-  looks_.see_foreign(now);
-  absent_.count(now);
-  limits_.freeze(false, now);
-  for (const auto& [id, growth] : held.growths) {
-    Client* client = clients_.find(id);
-    if (client == nullptr) continue;
-    policy::MemoryChanged event = growth;
-    event.memory = believed_.believe(*client, client->memory);
-    apply(event, now);
-  }
-  for (const policy::ClientId id : held.lock_requests) {
-    if (clients_.find(id) != nullptr) apply(policy::LockRequested{id}, now);
-  }
-}
-
-void Engine::forget_absent(policy::Instant now) {
-  if (absent_.forget(now) && absent_.hold().holds() && known_.missing().empty()) end_hold(now);
 }
 
 void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now) {

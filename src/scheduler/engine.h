@@ -30,6 +30,7 @@
 #include "scheduler/gpu_looks.h"
 #include "scheduler/gpus.h"
 #include "scheduler/host_desk.h"
+#include "scheduler/housekeeping.h"
 #include "scheduler/identity.h"
 #include "scheduler/kept_accounts.h"
 #include "scheduler/known_clients.h"
@@ -96,7 +97,7 @@ class Engine {
   void not_delivered(ConnectionId connection, const protocol::Packet& packet, policy::Instant now);
   // About once a second while there are clients. With thousands of them it takes milliseconds: not `all` is its next part, so that clients
   // are served in between; true: that was the last.
-  bool housekeep(policy::Instant now, bool all = true);
+  bool housekeep(policy::Instant now, bool all = true) { return housekeeping_.go_on(now, all); }
   void keep_accounts(policy::Instant now) { accounts_.keep(now); }  // of GPUs' time, for the next scheduler; housekeep does it too
 
   std::optional<policy::Instant> next_deadline() const;
@@ -122,6 +123,7 @@ class Engine {
     bool asked_mps = false;
     bool listed = false;  // NVML was asked since
   };
+
   // engine_connections.cc
   void receive(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors);
   // After an error of our own that was thrown while it was served: the connection goes, the daemon stays.
@@ -166,12 +168,6 @@ class Engine {
   void request_lock(policy::ClientId client, policy::Instant now);
   void change_memory(policy::MemoryChanged event, policy::Instant now);
   void leave(policy::ClientId client, bool memory_freed, const char* why, policy::Instant now);
-  void save_tenants_soon(policy::Instant now);
-  bool housekeep_on(policy::Instant now);   // a part
-  bool keep_some_clients();                 // false: there are no more
-  void forget_totals(policy::Instant now);  // of tenants that are no more
-  void forget_absent(policy::Instant now);
-  void end_hold(policy::Instant now);
   void apply(const policy::Event& event, policy::Instant now) { policy_.apply(event, now); }
 
   Settings settings_;
@@ -190,13 +186,6 @@ class Engine {
   PodNotices notices_;
   RepeatedWarnings warnings_;
   TenantLines lines_;  // of joins and leaves
-  struct Housekeeping {
-    enum class Next { kTenants, kTotals, kMemory, kClients, kKnown, kAccounts };
-    Next next = Next::kTenants;              // its next part
-    policy::ClientId client = 0;             // the last that was looked at
-    std::optional<policy::Instant> save_at;  // tenants that joined or left
-  };
-  Housekeeping housekeeping_;
 
   // Who acts on it, each on what it is given.
   const ClientMessenger messenger_{clients_, transport_};
@@ -204,14 +193,16 @@ class Engine {
   MemoryLimits limits_{{clients_, gpus_, tenants_, messenger_, known_, notices_}};
   PolicyDriver policy_;
   Departures departures_;
-  AbsentClients absent_;
   HostDesk host_;
   GpuAdmission admission_{{settings_, gpus_, departures_, host_.lender(), known_, limits_, usage_totals_, policy_}};
   GpuLooks looks_{{settings_, clients_, gpus_, tenants_, departures_, believed_, policy_}};
+  AbsentClients absent_;
   BypassGuard bypasses_{{settings_, clients_, gpus_, departures_, known_, tenants_, notices_, policy_}};
   ClientSharing sharing_{{settings_, clients_, tenants_, policy_}};
   KeptAccounts accounts_{{gpus_, tenants_, policy_}};
   TenantOrders orders_{{tenants_, gpus_, limits_, policy_, sharing_, bypasses_, warnings_}};
+  Housekeeping housekeeping_{
+      {settings_, clients_, gpus_, tenants_, known_, usage_totals_, believed_, limits_, departures_, absent_, host_, accounts_, policy_}};
   OwnQuestions own_questions_{{clients_, tenants_}};
   ExportBroker exports_{clients_, tenants_, messenger_, warnings_};
 };

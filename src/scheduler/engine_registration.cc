@@ -37,7 +37,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const Peer& peer = connections_.at(connection).peer;
   Former former = take_former(peer, *gpu, message, now);
   Tenant& tenant = tenants_.join(peer, printable(message.program), former.tenant);
-  save_tenants_soon(now);
+  housekeeping_.save_tenants_soon(now);
   // What an earlier scheduler was told of the tenant.
   if (former.returns) recall_limit(tenant, gpus_[*gpu].uuid_text, bounded(message.node_limit));
   settle_memory(tenant, gpus_[*gpu].total);
@@ -67,7 +67,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (!holds) limits_.freeze(false, now);
   host_.prepare_swaps(*gpu);
   if (wants_lock(message) && holds) request_lock(client.id, now);
-  if (holds && known_.missing().empty()) end_hold(now);
+  absent_.one_is_back(now);
   sharing_.tell(client, now);
   if (hooks_.client_joined) hooks_.client_joined(client.uid);
 }
