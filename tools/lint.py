@@ -84,6 +84,19 @@ POLICY_MAY = {
 POLICY_ALL_MAY = "policy/memory/room.h"  # the accounting
 POLICY_INTERFACE = {"policy/modes.h", "policy/overloaded.h", "policy/parts.h", "policy/policy.h"}
 
+# The same of the scheduler's folders: src/scheduler/README.md. All may use the files beside them.
+SCHEDULER = "src/scheduler/"
+SCHEDULER_MAY = {
+    "tenants": set(),
+    "gpus": {"host", "tenants"},
+    "host": {"gpus", "tenants"},
+    "clients": {"gpus", "tenants"},
+    "memory": {"clients", "gpus", "tenants"},
+    "engine": {"clients", "gpus", "host", "memory", "tenants"},
+    "sockets": {"engine", "tenants"},
+    "viewers": {"engine"},
+}
+
 
 def tracked_files():
     """Files of the repository, those that are not committed yet included."""
@@ -180,25 +193,26 @@ def may_have_of_policy(path, line):
 
 
 def check_includes(arguments):
-    """The library's and the policy's folders include of each other what src/interposer/README.md and src/policy/README.md say; others include
-    of the policy its interface."""
+    """The library's, the scheduler's and the policy's folders include of each other what src/interposer/README.md, src/scheduler/README.md and
+    src/policy/README.md say; others include of the policy its interface."""
     problems = []
     for path in tracked_files():
         if is_cpp(path) and not is_test(path):
             lines = enumerate((text_of(path) or "").splitlines(), 1)
             problems += [f"{path}:{at}: may not use this of {POLICY} (README.md there): {line}" for at, line in lines if not may_have_of_policy(path, line)]
     for path in tracked_files():
-        if not path.startswith(INTERPOSER) or not is_cpp(path) or is_test(path):
+        layer, allowed = (INTERPOSER, INTERPOSER_MAY) if path.startswith(INTERPOSER) else (SCHEDULER, SCHEDULER_MAY)
+        folder = path.removeprefix(layer).rpartition("/")[0]
+        if not path.startswith(layer) or not is_cpp(path) or is_test(path) or (layer == SCHEDULER and not folder):  # daemon.cc has all
             continue
-        folder = path[len(INTERPOSER) :].rpartition("/")[0]
-        if folder and folder not in INTERPOSER_MAY:
-            problems.append(f"{path}: what {INTERPOSER}{folder}/ may include is not in tools/lint.py")
+        if folder and folder not in allowed:
+            problems.append(f"{path}: what {layer}{folder}/ may include is not in tools/lint.py")
             continue
-        may = INTERPOSER_MAY.get(folder, set()) | {folder}
+        may = allowed.get(folder, set()) | {folder}
         for number, line in enumerate((text_of(path) or "").splitlines(), 1):
-            included = re.match(r'\s*#\s*include\s*"interposer/((?:\w+/)*)', line)
+            included = re.match(rf'\s*#\s*include\s*"{layer.removeprefix("src/")}((?:\w+/)*)', line)
             if included and included[1] and not any(included[1].startswith(f"{each}/") for each in may):
-                problems.append(f"{path}:{number}: {INTERPOSER}{folder} may not use {included[1]} (README.md there): {line.strip()}")
+                problems.append(f"{path}:{number}: {layer}{folder} may not use {included[1]} (README.md there): {line.strip()}")
     return problems
 
 

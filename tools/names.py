@@ -6,7 +6,7 @@ import re
 # What one nvshare_unity may put together, in ./dev demo's build.
 LAYERS = ("src/cli/", "src/interposer/", "src/policy/", "src/protocol/", "src/scheduler/", "test/simgpu/")
 # Sources that are in no nvshare_unity of their layer, or in another one.
-ELSEWHERE = {"src/scheduler/metrics.cc", "src/scheduler/metrics_site.cc", "src/scheduler/trace.cc", "src/scheduler/trace_ring.cc", "test/simgpu/nvml.cc"}
+ELSEWHERE = {"src/scheduler/viewers/metrics.cc", "src/scheduler/viewers/metrics_site.cc", "src/scheduler/trace.cc", "src/scheduler/trace_ring.cc", "test/simgpu/nvml.cc"}
 # What stays apart by wish, and what CMake keeps apart because it has options of its own.
 APART = re.compile(r"nvshare_unity\(\w+[^)]*\bAPART\b([^)]*)\)|set_source_files_properties\(([^)]*?)PROPERTIES\s+COMPILE_")
 TYPE = re.compile(r"(?:class|struct|union|enum(?: class)?) (?:\w+\([^)]*\) )?(\w+)\b(?!.*;$)")

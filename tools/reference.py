@@ -261,7 +261,7 @@ def exit_codes_page():
 def metrics():
     """[(name, kind, labels, help)] of every metric that the scheduler may serve."""
     found = []
-    for path in ("src/scheduler/metrics.cc", "src/scheduler/metrics_site.cc"):
+    for path in ("src/scheduler/viewers/metrics.cc", "src/scheduler/viewers/metrics_site.cc"):
         literals = [joined(each[0]) for each in LITERALS.finditer(without_comments(re.sub(r"(?m)^#include.*$", "", text_of(path))))]
         for name, text in zip(literals, literals[1:]):
             if re.fullmatch(r"(nvshare|process)_\w+", name) and name not in ("nvshare_gpu", "nvshare_tenant"):

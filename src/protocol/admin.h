@@ -146,7 +146,7 @@ struct ComputeReport {
   bool active = false;            // counts in the shares
   bool throttled = false;
   // By NVML's samples of its processes, percent of the last GpuReport::nvml_span_ns; -1: not known. An approximation that nothing is billed
-  // by: scheduler/utilization_monitor.h says how far the two may lie apart.
+  // by: scheduler/gpus/utilization_monitor.h says how far the two may lie apart.
   double nvml_share = -1;
   double nvml_billed = -1;    // what was billed of the same time
   bool nvml_differs = false;  // they have lain far apart for long

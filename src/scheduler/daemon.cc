@@ -14,9 +14,9 @@
 #include "cuda/nvml.h"
 #include "protocol/admin.h"
 #include "scheduler/log.h"
-#include "scheduler/page_site.h"
-#include "scheduler/service_manager.h"
-#include "scheduler/waiting_requests.h"
+#include "scheduler/sockets/service_manager.h"
+#include "scheduler/tenants/waiting_requests.h"
+#include "scheduler/viewers/page_site.h"
 
 namespace nvshare::scheduler {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <future>
 
-#include "scheduler/test_daemon.h"
+#include "scheduler/testing/test_daemon.h"
 
 namespace nvshare::scheduler {
 namespace {

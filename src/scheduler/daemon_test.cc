@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "scheduler/test_daemon.h"
+#include "scheduler/testing/test_daemon.h"
 
 namespace nvshare::scheduler {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "protocol/admin.h"
 #include "protocol/paths.h"
-#include "scheduler/test_program.h"
+#include "scheduler/testing/test_program.h"
 
 namespace nvshare::scheduler {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "scheduler/http_server.h"
+#include "scheduler/viewers/http_server.h"
 
 namespace nvshare::scheduler {
 namespace {

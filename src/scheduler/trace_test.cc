@@ -9,7 +9,7 @@
 #include <set>
 
 #include "scheduler/settings.h"
-#include "scheduler/test_client.h"
+#include "scheduler/testing/test_client.h"
 
 namespace nvshare::scheduler {
 namespace {

@@ -645,7 +645,7 @@ class Deploy(unittest.TestCase):
         )
         (scrape,) = documents(config["prometheus.yml"])
         jsonschema.Draft7Validator(strict(["scrape_configs"], scrape_configs=listed(job))).validate(scrape)
-        source = (ROOT / "src/scheduler/metrics.cc").read_text(encoding="utf-8")
+        source = (ROOT / "src/scheduler/viewers/metrics.cc").read_text(encoding="utf-8")
         for name in re.findall(r"\bnvshare_[a-z_]+", config["rules.yml"]):
             prefix, suffix = re.match(r"(nvshare_(?:tenant|gpu)?)(_?.*)", name).groups()
             self.assertTrue(f'"{name}"' in source or f'"{suffix}"' in source, f"{name}: the scheduler has no such metric ({prefix})")

@@ -8,10 +8,10 @@
 #include <map>
 
 #include "fuzz.h"
-#include "scheduler/engine.h"
+#include "scheduler/engine/engine.h"
+#include "scheduler/engine/reports.h"
 #include "scheduler/log.h"
-#include "scheduler/reports.h"
-#include "scheduler/test_client.h"
+#include "scheduler/testing/test_client.h"
 
 namespace {
 

@@ -9,11 +9,11 @@
 #include "kubernetes/devices/device_allocations.h"
 #include "kubernetes/pods/pod_allocations.h"
 #include "pods.h"
-#include "scheduler/identity.h"
-#include "scheduler/known_clients.h"
+#include "scheduler/clients/known_clients.h"
 #include "scheduler/log.h"
-#include "scheduler/tenants.h"
-#include "scheduler/waiting_requests.h"
+#include "scheduler/tenants/identity.h"
+#include "scheduler/tenants/tenants.h"
+#include "scheduler/tenants/waiting_requests.h"
 
 namespace {
 

@@ -23,8 +23,8 @@ class Pure(unittest.TestCase):
 
     def test_of_ours_only_the_folder_itself(self):
         self.assertFalse(self.found('#include "policy/state.h"'))
-        self.assertTrue(self.found('#include "scheduler/engine.h"'))
-        self.assertTrue(self.found('#include "../scheduler/engine.h"'))
+        self.assertTrue(self.found('#include "scheduler/engine/engine.h"'))
+        self.assertTrue(self.found('#include "../scheduler/engine/engine.h"'))
         self.assertFalse(self.found('#include "protocol/messages.h"', "src/interposer/turn/"))
         self.assertTrue(self.found('#include "interposer/gate/gate.h"', "src/interposer/turn/"))
 
@@ -37,9 +37,9 @@ class Pure(unittest.TestCase):
 
     def test_of_the_policy_others_see_its_interface_and_folders_what_their_readme_says(self):
         for path, header, may in (
-            ("src/scheduler/engine.cc", "policy/policy.h", True),
-            ("src/scheduler/engine.cc", "policy/state.h", False),
-            ("src/scheduler/engine.cc", "policy/memory/room.h", False),
+            ("src/scheduler/engine/engine.cc", "policy/policy.h", True),
+            ("src/scheduler/engine/engine.cc", "policy/state.h", False),
+            ("src/scheduler/engine/engine.cc", "policy/memory/room.h", False),
             ("src/policy/step.cc", "policy/sharing/sharing.h", True),
             ("src/policy/limits/quota.cc", "policy/turns/turns.h", True),
             ("src/policy/limits/quota.cc", "policy/limits/quota.h", True),

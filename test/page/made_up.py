@@ -6,14 +6,14 @@ import pathlib
 import threading
 import time
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "src/scheduler/page"
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "src/scheduler/viewers/page"
 FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
 GIB = 1 << 30
 WAIT_S = 3
 
 
 class Scheduler:
-    """Answers as the scheduler's page does (src/scheduler/page_site.h): `url`; change() changes a client's state, and its GPU's figures go on.
+    """Answers as the scheduler's page does (src/scheduler/viewers/page_site.h): `url`; change() changes a client's state, and its GPU's figures go on.
     `asked` counts the questions; who asks for news has an answer after `wait_s` at the latest."""
 
     def __init__(self, gpus=8, clients=200, wait_s=WAIT_S):

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "scheduler/identity.h"
+#include "scheduler/tenants/identity.h"
 #include "spoken_version.h"
 
 namespace nvshare::simulation {

@@ -13,8 +13,8 @@
 
 #include "canaries.h"
 #include "plan.h"
-#include "scheduler/engine.h"
-#include "scheduler/reports.h"
+#include "scheduler/engine/engine.h"
+#include "scheduler/engine/reports.h"
 
 namespace nvshare::simulation {
 

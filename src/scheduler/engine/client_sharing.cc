@@ -1,0 +1,36 @@
+#include "scheduler/engine/client_sharing.h"
+
+#include <optional>
+#include <utility>
+
+namespace nvshare::scheduler {
+
+constexpr uint16_t kTellsProgress = 3;  // the first version of the protocol that has Progress
+
+void ClientSharing::mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Instant now) {
+  for (auto& [id, client] : at_.clients.all()) {
+    if (client.uid != user) continue;
+    const bool is = attached.contains(client.pid);
+    if (std::exchange(client.mps, is) == is) continue;
+    spdlog::debug("client {} (pid {}): {} MPS", id, client.pid, is ? "under" : "no longer under");
+  }
+  tell(now);
+}
+
+void ClientSharing::tell(policy::Instant now) {
+  for (auto& [id, client] : at_.clients.all()) tell(client, now);
+}
+
+// Programs on one MPS server run at the same time, but where turns are measured to get more done.
+void ClientSharing::tell(RegisteredClient& client, policy::Instant now) {
+  const Tenant* tenant = at_.tenants.find(client.tenant);
+  const Sharing sharing = (tenant != nullptr ? sharing_of(tenant->sharing_in_force()) : std::nullopt).value_or(at_.settings.sharing);
+  const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : sharing == Sharing::kTurns ? policy::share_group_of(client.tenant) : 0;
+  const bool measured = sharing == Sharing::kAuto && client.version >= kTellsProgress;
+  if (group == client.share_group && measured == client.measured) return;
+  client.share_group = group;
+  client.measured = measured;
+  at_.policy.apply(policy::ClientShares{client.id, group, measured}, now);
+}
+
+}  // namespace nvshare::scheduler

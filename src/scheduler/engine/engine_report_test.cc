@@ -1,0 +1,98 @@
+// Reports that are made in parts, while clients go on.
+#include <algorithm>
+#include <set>
+
+#include "scheduler/engine/reports.h"
+#include "scheduler/testing/test_engine.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr ConnectionId kClients = 250;  // of more than two parts
+
+std::set<uint64_t> tenants_of(const protocol::admin::StatusReport& report) {
+  std::set<uint64_t> tenants;
+  for (const auto& tenant : report.tenants) tenants.insert(tenant.id);
+  return tenants;
+}
+
+TEST_F(EngineTest, AReportInPartsIsTheSameAsOneAtOnceWhenNothingHappens) {
+  settings_.policy.overhead_default = kMiB;  // all of them fit
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  send(7, protocol::ReqLock{1});
+  ReportInParts parts(engine().parts(), now_);
+  int count = 1;
+  while (!parts.go_on(now_)) ++count;
+  EXPECT_GT(count, 4) << "others are served in between";
+  const protocol::admin::StatusReport report = parts.take();
+  EXPECT_EQ(protocol::admin::encode(report), protocol::admin::encode(status_of(engine().parts(), now_)));
+  ASSERT_EQ(report.clients.size(), kClients);
+  EXPECT_EQ(report.gpus.at(0).usage.grants, 1u);
+  ASSERT_EQ(report.tenants.size(), kClients);
+  for (const auto& tenant : report.tenants) EXPECT_EQ(tenant.usage.size(), 1u);
+}
+
+TEST_F(EngineTest, WhoWaitsForATurnIsToldWhoHasTheGpu) {
+  for (const ConnectionId id : {ConnectionId{1}, ConnectionId{2}}) {
+    join(id, static_cast<pid_t>(100'000 + id), 12 * kGiB, 0);
+    send(id, protocol::ReqLock{1});
+  }
+  const protocol::admin::StatusReport status = status_of(engine().parts(), now_);
+  ASSERT_EQ(status.clients.size(), 2u);
+  const auto& holder = status.clients[0];
+  const auto name = std::ranges::find(status.tenants, holder.tenant, &protocol::admin::TenantReport::id)->name;
+  now_ += 3'000'000'000;
+  EXPECT_FALSE(turn_report(engine().parts(), holder.tenant, now_).waits);
+  EXPECT_FALSE(turn_report(engine().parts(), 987'654, now_).waits) << "there is no such tenant";
+  const auto turn = turn_report(engine().parts(), status.clients[1].tenant, now_);
+  EXPECT_TRUE(turn.waits);
+  EXPECT_EQ(turn.waited_ns, 3'000'000'000);
+  EXPECT_EQ(turn.gpu, 0u);
+  EXPECT_EQ(turn.holder, name);
+  EXPECT_EQ(turn.state, holder.state);
+  EXPECT_EQ(turn.others, 0u);
+}
+
+TEST_F(EngineTest, ClientsThatComeAndGoWhileAReportIsMadeAreInItOnceOrNot) {
+  settings_.policy.overhead_default = kMiB;  // all of them fit
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  ConnectionId next = kClients + 1;
+  ReportInParts parts(engine().parts(), now_);
+  const uint64_t begun = engine().parts().steps.changes();
+  while (!parts.go_on(now_)) {
+    engine().disconnected(next - kClients, "it left", ++now_);
+    join(next, static_cast<pid_t>(100'000 + next), kMiB, 0);
+    ++next;
+  }
+  const protocol::admin::StatusReport report = parts.take();
+  EXPECT_EQ(report.changes, begun) << "whoever has it is to look again";
+  EXPECT_GT(engine().parts().steps.changes(), begun);
+  std::set<uint64_t> ids;
+  for (const auto& client : report.clients) EXPECT_TRUE(ids.insert(client.id).second) << "twice";
+  EXPECT_GE(ids.size(), kClients - 10);
+  EXPECT_LE(ids.size(), kClients + 10);
+  EXPECT_GE(tenants_of(report).size(), kClients - 10);
+}
+
+// Clients' counts go into totals when they leave: they are in the report once, whether it had seen them before or not.
+TEST_F(EngineTest, TurnsOfClientsThatLeaveWhileAReportIsMadeAreCountedOnce) {
+  settings_.policy.overhead_default = kMiB;  // all of them fit
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  for (const ConnectionId id : {ConnectionId{1}, kClients}) send(id, protocol::ReqLock{1});
+  ASSERT_EQ(status_of(engine().parts(), now_).gpus.at(0).usage.grants, 2u);
+  ReportInParts parts(engine().parts(), now_);
+  ASSERT_FALSE(parts.go_on(now_));
+  for (const ConnectionId id : {ConnectionId{1}, kClients}) engine().disconnected(id, "it left", ++now_);
+  while (!parts.go_on(now_)) {
+  }
+  const protocol::admin::StatusReport report = parts.take();
+  EXPECT_EQ(report.gpus.at(0).usage.grants, 2u);
+  uint64_t of_tenants = 0;
+  for (const auto& tenant : report.tenants) {
+    for (const auto& usage : tenant.usage) of_tenants += usage.grants;
+  }
+  EXPECT_LE(of_tenants, 2u);
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

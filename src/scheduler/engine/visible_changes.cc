@@ -1,0 +1,62 @@
+#include "scheduler/engine/visible_changes.h"
+
+#include <algorithm>
+
+namespace nvshare::scheduler {
+namespace {
+
+struct OfEvents {
+  bool operator()(const policy::GpuAppeared&) const { return true; }
+  bool operator()(const policy::ForeignMemory&) const { return false; }
+  bool operator()(const policy::HostMemory&) const { return false; }
+  bool operator()(const policy::ClientJoined&) const { return true; }
+  bool operator()(const policy::ClientOverhead&) const { return false; }
+  bool operator()(const policy::ClientLeft&) const { return true; }
+  bool operator()(const policy::ClientMemoryFreed&) const { return true; }
+  bool operator()(const policy::MemoryHeld&) const { return false; }
+  bool operator()(const policy::LockRequested&) const { return true; }
+  bool operator()(const policy::LockReleased&) const { return true; }
+  bool operator()(const policy::LockPaused&) const { return false; }  // milliseconds beside compute limits; so the next
+  bool operator()(const policy::LockResumed&) const { return false; }
+  bool operator()(const policy::Drained&) const { return true; }
+  bool operator()(const policy::DrainFailed&) const { return true; }
+  bool operator()(const policy::MemoryChanged&) const { return false; }
+  bool operator()(const policy::SwapProgressed& event) const { return event.finished; }
+  bool operator()(const policy::MemoryBelieved&) const { return false; }
+  bool operator()(const policy::ConfigChanged&) const { return true; }
+  bool operator()(const policy::ComputeLimit&) const { return true; }
+  bool operator()(const policy::TenantPriority&) const { return true; }
+  bool operator()(const policy::TenantEnds&) const { return true; }
+  bool operator()(const policy::TenantSuspended&) const { return true; }
+  bool operator()(const policy::TenantTurns&) const { return true; }
+  bool operator()(const policy::ClientShares&) const { return false; }
+  bool operator()(const policy::ClientProgressed&) const { return false; }  // what it decides is noted
+  bool operator()(const policy::AccountKept&) const { return false; }
+  bool operator()(const policy::Tick&) const { return false; }
+};
+
+struct OfActions {
+  bool operator()(const policy::SendLock&) const { return true; }
+  bool operator()(const policy::SendDrop&) const { return true; }
+  bool operator()(const policy::SendKeep&) const { return true; }
+  bool operator()(const policy::SendEvict&) const { return true; }
+  bool operator()(const policy::SendWait&) const { return true; }
+  bool operator()(const policy::SendMemory&) const { return true; }
+  bool operator()(const policy::SendContention&) const { return false; }
+  bool operator()(const policy::SendAskProgress&) const { return false; }
+  bool operator()(const policy::SendCeiling&) const { return false; }
+  bool operator()(const policy::SendPrefetch&) const { return false; }  // what comes of it is
+  bool operator()(const policy::Note& note) const { return note.level == policy::Note::Level::kInfo; }
+};
+
+}  // namespace
+
+bool is_visible(const policy::Event& event) { return std::visit(OfEvents{}, event); }
+
+bool is_visible(const policy::Action& action) { return std::visit(OfActions{}, action); }
+
+bool is_visible(const policy::Event& event, const policy::Actions& actions) {
+  return is_visible(event) || std::any_of(actions.begin(), actions.end(), [](const policy::Action& action) { return is_visible(action); });
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,255 @@
+#include "scheduler/gpus/mps_groups.h"
+
+#include <gtest/gtest.h>
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr uid_t kUser = 1000;
+constexpr pid_t kDaemon = 77;
+
+template <typename Kind>
+std::vector<Kind> all_of(const MpsGroups::Actions& actions) {
+  std::vector<Kind> found;
+  for (const auto& action : actions) {
+    if (const auto* one = std::get_if<Kind>(&action)) found.push_back(*one);
+  }
+  return found;
+}
+template <typename Kind>
+bool has(const MpsGroups::Actions& actions) {
+  return !all_of<Kind>(actions).empty();
+}
+
+// Plays the processes: what is started runs and answers, until it is told otherwise.
+class MpsGroupsTest : public testing::Test {
+ protected:
+  // Deadlines up to `until`; all that was done.
+  MpsGroups::Actions pass(int64_t until) {
+    MpsGroups::Actions all;
+    for (int steps = 0; steps < 10'000; ++steps) {
+      const auto next = groups_.next_deadline();
+      if (!next || *next > until) break;
+      now_ = std::max(now_, *next);
+      perform(groups_.deadline_reached(now_), all);
+    }
+    now_ = until;
+    return all;
+  }
+  MpsGroups::Actions pass_for(int64_t time) { return pass(now_ + time); }
+  MpsGroups::Actions ask(MpsGroups::Asker asker, uid_t user = kUser) {
+    MpsGroups::Actions all;
+    perform(groups_.asked(user, asker, now_), all);
+    return all;
+  }
+  MpsGroups::Actions end(const char* how = "was ended by signal 9") {
+    MpsGroups::Actions all;
+    perform(groups_.ended(kUser, how, now_), all);
+    return all;
+  }
+  void perform(const MpsGroups::Actions& actions, MpsGroups::Actions& all) {
+    for (const auto& action : actions) {
+      all.push_back(action);
+      if (const auto* start = std::get_if<MpsGroups::Start>(&action)) {
+        ++starts_;
+        if (cannot_start_.empty()) {
+          perform(groups_.started(start->user, kDaemon, now_), all);
+        } else {
+          perform(groups_.not_started(start->user, cannot_start_, now_), all);
+        }
+      }
+      if (const auto* look = std::get_if<MpsGroups::Look>(&action)) {
+        ++looks_;
+        perform(groups_.looked(look->user, {answers_, {5}, programs_}, now_), all);
+      }
+      if (const auto* quit = std::get_if<MpsGroups::Quit>(&action); quit != nullptr && obeys_) {
+        perform(groups_.ended(quit->user, "has ended with exit status 0", now_), all);
+      }
+      if (const auto* kill = std::get_if<MpsGroups::Kill>(&action)) {
+        perform(groups_.ended(kill->user, "was ended by signal 9", now_), all);
+      }
+    }
+  }
+  protocol::admin::MpsReport report() { return groups_.report().at(0); }
+
+  MpsGroups groups_;
+  int64_t now_ = kSecond;
+  int starts_ = 0;
+  int looks_ = 0;
+  bool answers_ = true;
+  bool obeys_ = true;
+  std::string cannot_start_;
+  std::set<pid_t> programs_;
+};
+
+TEST_F(MpsGroupsTest, TheFirstWhoAsksStartsADaemonAndIsAnsweredWhenItServes) {
+  EXPECT_FALSE(has<MpsGroups::Answer>(ask(1)));
+  EXPECT_FALSE(has<MpsGroups::Answer>(ask(2))) << "waits for the same";
+  EXPECT_EQ(starts_, 1);
+  const auto answers = all_of<MpsGroups::Answer>(pass_for(kSecond));
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0].refusal, "");
+  const auto later = all_of<MpsGroups::Answer>(ask(3));
+  ASSERT_EQ(later.size(), 1u) << "at once";
+  EXPECT_EQ(later[0].refusal, "");
+  EXPECT_EQ(starts_, 1);
+  EXPECT_EQ(report().state, "serving");
+  EXPECT_EQ(report().pid, kDaemon);
+}
+
+TEST_F(MpsGroupsTest, EachUserHasItsOwn) {
+  ask(1, 1000);
+  ask(2, 1001);
+  EXPECT_EQ(starts_, 2);
+  EXPECT_EQ(groups_.report().size(), 2u);
+}
+
+TEST_F(MpsGroupsTest, UsersAreBounded) {
+  for (uid_t user = 1; user <= MpsGroups::kGroupsMost; ++user) ask(user, user);
+  const auto answers = all_of<MpsGroups::Answer>(ask(99, 5000));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_NE(answers[0].refusal.find("64 users"), std::string::npos) << answers[0].refusal;
+}
+
+TEST_F(MpsGroupsTest, ADaemonThatEndsIsStartedAgainMoreAndMoreRarely) {
+  ask(1);
+  pass_for(kSecond);
+  std::vector<int64_t> gaps;
+  for (int i = 0; i < 12; ++i) {
+    const int before = starts_;
+    const int64_t since = now_;
+    EXPECT_TRUE(has<MpsGroups::Note>(end()));
+    while (starts_ == before && now_ - since < 100 * kSecond) pass_for(kSecond / 20);
+    gaps.push_back(now_ - since);
+  }
+  EXPECT_LE(gaps[0], MpsGroups::kBackoffMin + kSecond / 10);
+  EXPECT_GE(gaps[11], MpsGroups::kBackoffMax);
+  EXPECT_LE(gaps[11], MpsGroups::kBackoffMax + kSecond);
+  for (size_t i = 1; i < gaps.size(); ++i) EXPECT_GE(gaps[i] + kSecond / 10, gaps[i - 1]);
+}
+
+TEST_F(MpsGroupsTest, OneThatServedWellIsStartedAgainSoon) {
+  ask(1);
+  pass_for(kSecond);
+  for (int i = 0; i < 4; ++i) {
+    end();
+    pass_for(10 * kSecond);
+  }
+  pass_for(2 * MpsGroups::kLooksWell);
+  end();
+  const int before = starts_;
+  pass_for(MpsGroups::kBackoffMin);
+  EXPECT_EQ(starts_, before + 1);
+  EXPECT_EQ(report().restarts, 5u);
+}
+
+TEST_F(MpsGroupsTest, WhoAsksBetweenTwoStartsIsToldWhyNot) {
+  cannot_start_ = "it could not run it: No such file";
+  const auto answers = all_of<MpsGroups::Answer>(ask(1));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_NE(answers[0].refusal.find("No such file"), std::string::npos);
+  const auto again = all_of<MpsGroups::Answer>(ask(2));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_NE(again[0].refusal.find("started again in 1 s"), std::string::npos) << again[0].refusal;
+  EXPECT_EQ(report().trouble, cannot_start_);
+}
+
+TEST_F(MpsGroupsTest, OneThatNeverAnswersIsEndedAndItsAskersAreTold) {
+  answers_ = false;
+  ask(1);
+  const auto actions = pass_for(MpsGroups::kStartPatience + kSecond);
+  EXPECT_TRUE(has<MpsGroups::Kill>(actions));
+  const auto answers = all_of<MpsGroups::Answer>(actions);
+  ASSERT_FALSE(answers.empty());
+  EXPECT_NE(answers[0].refusal, "");
+}
+
+TEST_F(MpsGroupsTest, OneThatAnswersNoMoreIsEnded) {
+  ask(1);
+  pass_for(kSecond);
+  answers_ = false;
+  EXPECT_TRUE(has<MpsGroups::Kill>(pass_for(20 * kSecond)));
+}
+
+TEST_F(MpsGroupsTest, WhoseProgramsAreAttachedIsSeenSoonAfterTheyJoin) {
+  ask(1);
+  pass_for(60 * kSecond);
+  const int before = looks_;
+  MpsGroups::Actions actions;
+  perform(groups_.joined(kUser, now_), actions);
+  programs_ = {501};  // a moment later
+  actions = pass_for(kSecond / 2);
+  EXPECT_GE(looks_, before + 2);
+  const auto seen = all_of<MpsGroups::Attached>(actions);
+  ASSERT_FALSE(seen.empty());
+  EXPECT_EQ(seen.back().programs, std::set<pid_t>{501});
+  EXPECT_EQ(report().programs, 1u);
+  const int after = looks_;
+  pass_for(60 * kSecond);
+  EXPECT_LE(looks_, after + 10) << "and then rarely";
+}
+
+TEST_F(MpsGroupsTest, ThoseThatWereAttachedAreNamedWhenItEnds) {
+  ask(1);
+  programs_ = {501, 502};
+  pass_for(kSecond);
+  const auto actions = end();
+  bool named = false;
+  for (const auto& note : all_of<MpsGroups::Note>(actions)) named |= note.text.find("501, 502") != std::string::npos;
+  EXPECT_TRUE(named);
+  ASSERT_TRUE(has<MpsGroups::Attached>(actions));
+  EXPECT_TRUE(all_of<MpsGroups::Attached>(actions).back().programs.empty());
+}
+
+TEST_F(MpsGroupsTest, AFullServerTakesNoMore) {
+  ask(1);
+  for (pid_t pid = 1; pid <= static_cast<pid_t>(MpsGroups::kProgramsMost); ++pid) programs_.insert(pid);
+  pass_for(kSecond);
+  const auto answers = all_of<MpsGroups::Answer>(ask(2));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_NE(answers[0].refusal.find("room for 48"), std::string::npos) << answers[0].refusal;
+}
+
+TEST_F(MpsGroupsTest, AnIdleOneIsEndedAndABusyOneIsNot) {
+  ask(1);
+  programs_ = {501};
+  EXPECT_FALSE(has<MpsGroups::Quit>(pass_for(3 * MpsGroups::kIdle)));
+  programs_.clear();
+  EXPECT_FALSE(has<MpsGroups::Quit>(pass_for(MpsGroups::kIdle / 2)));
+  EXPECT_TRUE(has<MpsGroups::Quit>(pass_for(MpsGroups::kIdle)));
+  EXPECT_EQ(report().state, "down");
+  const int before = starts_;
+  pass_for(10 * MpsGroups::kIdle);
+  EXPECT_EQ(starts_, before) << "nobody wants it";
+  ask(2);
+  EXPECT_EQ(starts_, before + 1);
+}
+
+TEST_F(MpsGroupsTest, OneThatDoesNotQuitIsKilledAndWhoAsksMeanwhileGetsANewOne) {
+  ask(1);
+  pass_for(kSecond);
+  obeys_ = false;
+  while (report().state != "ending") pass_for(kSecond);
+  EXPECT_FALSE(has<MpsGroups::Answer>(ask(2)));
+  const auto actions = pass_for(MpsGroups::kEndPatience + kSecond);
+  EXPECT_TRUE(has<MpsGroups::Kill>(actions));
+  ASSERT_TRUE(has<MpsGroups::Answer>(actions));
+  EXPECT_EQ(all_of<MpsGroups::Answer>(actions)[0].refusal, "");
+  EXPECT_EQ(report().state, "serving");
+}
+
+TEST_F(MpsGroupsTest, AnAdoptedOneServesOnAndAnUnwantedOneOnlyWhileItIsUsed) {
+  groups_.adopted(kUser, kDaemon, true, now_);
+  programs_ = {501};
+  pass_for(kSecond);
+  EXPECT_EQ(report().state, "serving");
+  EXPECT_EQ(report().programs, 1u);
+  EXPECT_EQ(starts_, 0);
+  groups_.adopted(1001, kDaemon, false, now_);
+  programs_.clear();
+  EXPECT_TRUE(has<MpsGroups::Quit>(pass_for(kSecond))) << "the setting is off now";
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

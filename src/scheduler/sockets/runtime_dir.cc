@@ -1,0 +1,123 @@
+#include "scheduler/sockets/runtime_dir.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <thread>
+
+#include "protocol/paths.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr std::chrono::milliseconds kBetweenLooks{10};  // whether another scheduler has ended
+
+Result<void> make_parents(const std::string& path) {
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    std::string parent = path.substr(0, slash);
+    if (mkdir(parent.c_str(), 0755) != 0 && errno != EEXIST)
+      return error_format("cannot create %.150s: %s", parent.c_str(), std::strerror(errno));
+  }
+  return {};
+}
+
+// A folder of ours; one that belongs to somebody else, or a link, would let them replace our sockets. Permissions become `mode`, of an
+// existing folder at most `mode` if it may be `narrower`.
+Result<void> make_own_folder(const std::string& path, mode_t mode, bool narrower = false) {
+  bool is_new = mkdir(path.c_str(), mode) == 0;
+  if (!is_new && errno != EEXIST) return error_format("cannot create %.150s: %s", path.c_str(), std::strerror(errno));
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return error_format("cannot look at %.150s: %s", path.c_str(), std::strerror(errno));
+  if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid()) {
+    return error_format("%.150s is not a folder of user %u; remove it or set NVSHARE_RUNTIME_DIR", path.c_str(), geteuid());
+  }
+  if (narrower && !is_new) mode &= status.st_mode;
+  if ((status.st_mode & 07777) != mode && chmod(path.c_str(), mode) != 0) {
+    return error_format("cannot set permissions of %.150s: %s", path.c_str(), std::strerror(errno));
+  }
+  return {};
+}
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return error_format("%.120s is too long for a socket's name; accepted: up to %zu bytes", path.c_str(), sizeof address.sun_path - 1);
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Result<FileDescriptor> listen_at(const std::string& path, int type, mode_t mode) {
+  Result<sockaddr_un> address = address_of(path);
+  if (!address) return address.error();
+  const auto* generic = reinterpret_cast<const sockaddr*>(&*address);
+  FileDescriptor probe(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (probe && (connect(probe.get(), generic, sizeof *address) == 0 || errno == EAGAIN)) {
+    return error_format("somebody already listens at %.180s", path.c_str());
+  }
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) return error_format("cannot replace %.150s: %s", path.c_str(), std::strerror(errno));
+  FileDescriptor listener(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener || bind(listener.get(), generic, sizeof *address) != 0 || chmod(path.c_str(), mode) != 0 ||
+      listen(listener.get(), kBacklog) != 0) {
+    return error_format("cannot listen at %.150s: %s", path.c_str(), std::strerror(errno));
+  }
+  return listener;
+}
+
+std::string folder_of(const std::string& socket) { return socket.substr(0, socket.rfind('/')); }
+
+}  // namespace
+
+Result<RuntimeDir> RuntimeDir::open(const std::string& path, std::chrono::nanoseconds patience) {
+  if (auto ok = make_parents(path); !ok) return ok.error();
+  if (auto ok = make_own_folder(path, 0755, true); !ok) return ok.error();
+  if (auto ok = make_own_folder(folder_of(path + protocol::kClientSocket), 0755); !ok) return ok.error();
+  if (auto ok = make_own_folder(folder_of(path + protocol::kAdminSocket), 0700); !ok) return ok.error();
+  if (auto ok = make_own_folder(path + protocol::kJobsFolder, 0700); !ok) return ok.error();
+  // For its owner alone: whoever can open it can lock it. One of an earlier release that others may have open is replaced.
+  std::string lock_path = path + "/scheduler.lock";
+  struct stat status {};
+  if (lstat(lock_path.c_str(), &status) == 0 && (!S_ISREG(status.st_mode) || (status.st_mode & 0077) != 0)) unlink(lock_path.c_str());
+  FileDescriptor lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) return error_format("cannot open %.150s: %s", lock_path.c_str(), std::strerror(errno));
+  const auto until = std::chrono::steady_clock::now() + patience;
+  bool is_locked = flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  while (!is_locked && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    is_locked = flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  }
+  if (!is_locked) {
+    char owner[32] = {};
+    ssize_t length = pread(lock.get(), owner, sizeof owner - 1, 0);
+    for (ssize_t i = 0; i < length; ++i) {
+      if (owner[i] == '\n') owner[i] = 0;
+    }
+    return error_format("%.150s is served by another scheduler (pid %s)", path.c_str(), length > 0 ? owner : "unknown");
+  }
+  std::string content = std::to_string(getpid()) + "\n";
+  if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), content.data(), content.size(), 0) < 0) {
+    return error_format("cannot write %.150s: %s", lock_path.c_str(), std::strerror(errno));
+  }
+  return RuntimeDir(path, std::move(lock));
+}
+
+RuntimeDir::~RuntimeDir() {
+  if (!lock_) return;
+  unlink((path_ + protocol::kClientSocket).c_str());
+  unlink((path_ + protocol::kAdminSocket).c_str());
+}
+
+std::string RuntimeDir::jobs_folder() const { return path_ + protocol::kJobsFolder; }
+Result<FileDescriptor> RuntimeDir::listen_clients() { return listen_at(path_ + protocol::kClientSocket, SOCK_SEQPACKET, 0666); }
+Result<FileDescriptor> RuntimeDir::listen_admin() { return listen_at(path_ + protocol::kAdminSocket, SOCK_STREAM, 0600); }
+
+}  // namespace nvshare::scheduler

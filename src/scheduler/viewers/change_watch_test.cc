@@ -1,0 +1,126 @@
+// Viewers that wait for changes: let go at once after a quiet time, together where changes never end, and after their patience.
+#include "scheduler/viewers/change_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "scheduler/engine/visible_changes.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kMsNs = 1'000'000;
+
+class ChangeWatchTest : public ::testing::Test {
+ protected:
+  // Runs the loop until `until_ms` after its first call.
+  void run_for(int64_t ms) {
+    Timer end(loop_, [this] { loop_.stop(); });
+    end.arm(monotonic_ns() + ms * kMsNs);
+    loop_.run();
+  }
+  ChangeWatch::Then note(int who) {
+    return [this, who](bool news) { let_go_.push_back({who, news, monotonic_ns()}); };
+  }
+  static int64_t later(int64_t ms) { return monotonic_ns() + ms * kMsNs; }
+
+  struct Gone {
+    int who;
+    bool news;
+    int64_t at;
+  };
+  EventLoop loop_;
+  std::vector<uint64_t> announced_;
+  ChangeWatch watch_{loop_, [this](uint64_t number) { announced_.push_back(number); }};
+  std::vector<Gone> let_go_;
+};
+
+TEST_F(ChangeWatchTest, AChangeAfterAQuietTimeIsSeenAtOnce) {
+  watch_.changed(7);
+  watch_.wait(7, later(60'000), 0, note(1));
+  EXPECT_TRUE(let_go_.empty()) << "nothing is new to it";
+  watch_.wait(6, later(60'000), 0, note(2));
+  ASSERT_EQ(let_go_.size(), 1u) << "it knows another number";
+  EXPECT_EQ(let_go_[0].who, 2);
+  run_for(60);
+  watch_.changed(7);
+  EXPECT_EQ(let_go_.size(), 1u) << "the same again is no news";
+  watch_.changed(8);
+  ASSERT_EQ(let_go_.size(), 2u);
+  EXPECT_EQ(let_go_[1].who, 1);
+  EXPECT_TRUE(let_go_[1].news);
+  EXPECT_EQ(announced_, (std::vector<uint64_t>{7, 8}));
+}
+
+TEST_F(ChangeWatchTest, WhereChangesNeverEndWaitersGoTogetherAndSeldom) {
+  watch_.changed(1);
+  uint64_t number = 1;
+  const int64_t begin = monotonic_ns();
+  Timer changes(loop_, [&] {
+    watch_.changed(++number);
+    changes.arm(monotonic_ns() + kMsNs);
+  });
+  changes.arm(begin);
+  std::function<void(int)> again = [&](int who) {
+    watch_.wait(number, later(60'000), 0, [&, who](bool news) {
+      let_go_.push_back({who, news, monotonic_ns()});
+      again(who);
+    });
+  };
+  for (int who = 0; who < 10; ++who) again(who);
+  run_for(400);
+  const auto rounds = static_cast<double>(let_go_.size()) / 10;
+  EXPECT_GE(rounds, 1);
+  EXPECT_LE(rounds, static_cast<double>(monotonic_ns() - begin) / ChangeWatch::kApartNs + 1) << number << " changes";
+  EXPECT_LE(announced_.size(), rounds + 2);
+}
+
+TEST_F(ChangeWatchTest, PatienceEnds) {
+  watch_.changed(3);
+  const int64_t until = later(20);
+  watch_.wait(3, until, 0, note(1));
+  watch_.wait(3, later(60'000), 0, note(2));
+  run_for(150);
+  ASSERT_EQ(let_go_.size(), 1u);
+  EXPECT_EQ(let_go_[0].who, 1);
+  EXPECT_FALSE(let_go_[0].news);
+  EXPECT_GE(let_go_[0].at, until);
+  watch_.wait(3, monotonic_ns(), 0, note(3));
+  EXPECT_EQ(let_go_.size(), 2u) << "which may be none";
+}
+
+// One report serves them: who would wait for a little longer goes with the first.
+TEST_F(ChangeWatchTest, PatienceThatEndsSoonEndsWithAnothers) {
+  watch_.changed(3);
+  watch_.wait(3, later(20), 300 * kMsNs, note(1));
+  watch_.wait(3, later(250), 300 * kMsNs, note(2));
+  watch_.wait(3, later(250), 0, note(3));
+  watch_.wait(3, later(60'000), 300 * kMsNs, note(4));
+  run_for(150);
+  ASSERT_EQ(let_go_.size(), 2u);
+  EXPECT_EQ(let_go_[0].who + let_go_[1].who, 3);
+  EXPECT_FALSE(let_go_[0].news);
+  EXPECT_FALSE(let_go_[1].news);
+}
+
+TEST_F(ChangeWatchTest, MoreThanItsBoundDoNotWait) {
+  watch_.changed(1);
+  for (size_t who = 0; who < ChangeWatch::kWaitersMax; ++who) watch_.wait(1, later(60'000), 0, note(1));
+  EXPECT_TRUE(let_go_.empty());
+  watch_.wait(1, later(60'000), 0, note(2));
+  ASSERT_EQ(let_go_.size(), 1u);
+  EXPECT_EQ(let_go_[0].who, 2);
+  EXPECT_FALSE(let_go_[0].news);
+}
+
+TEST(VisibleChanges, TurnsAndLimitsAreSeenAtOnceFiguresAreNot) {
+  EXPECT_TRUE(is_visible(policy::Event(policy::LockRequested{1})));
+  EXPECT_TRUE(is_visible(policy::Event(policy::TenantPriority{})));
+  EXPECT_FALSE(is_visible(policy::Event(policy::MemoryChanged{}), {}));
+  EXPECT_TRUE(is_visible(policy::Event(policy::Tick{}), {policy::SendDrop{}})) << "a turn ends by the clock";
+  EXPECT_FALSE(is_visible(policy::Event(policy::Tick{}), {policy::SendContention{}}));
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

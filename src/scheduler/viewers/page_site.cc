@@ -1,0 +1,158 @@
+#include "scheduler/viewers/page_site.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/fd.h"
+#include "base/parse.h"
+#include "protocol/admin.h"
+#include "scheduler/viewers/page_files.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kReportLivesNs = 333'000'000;
+constexpr size_t kTokenMin = 16, kTokenMax = 256;
+
+constexpr char kHeaders[] =
+    "Cache-Control: no-store\r\n"
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'\r\n"
+    "Cross-Origin-Opener-Policy: same-origin\r\n"
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "X-Frame-Options: DENY\r\n";
+
+// Takes as long for a wrong token as for another one of that length.
+bool are_equal(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  unsigned char differ = 0;
+  for (size_t i = 0; i < a.size(); ++i) differ = static_cast<unsigned char>(differ | (a[i] ^ b[i]));
+  return differ == 0;
+}
+
+// Of "changes=17"; nullopt: it says something else, or nothing.
+std::optional<uint64_t> changes_of(const std::string& query) {
+  constexpr char kName[] = "changes=";
+  if (query.rfind(kName, 0) != 0) return std::nullopt;
+  const Result<int64_t> number = parse_integer(query.substr(sizeof kName - 1), 0, INT64_MAX);
+  return number ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
+}
+
+// "127.0.0.1:9402", "[::1]", "localhost:80": what no name server has a say in.
+bool is_named_by_nobody(const std::string& host) {
+  in6_addr ignored{};
+  if (!host.empty() && host.front() == '[') {
+    const size_t end = host.find(']');
+    return end != std::string::npos && inet_pton(AF_INET6, host.substr(1, end - 1).c_str(), &ignored) == 1;
+  }
+  const std::string name = host.substr(0, host.find(':'));
+  return inet_pton(AF_INET, name.c_str(), &ignored) == 1 || strcasecmp(name.c_str(), "localhost") == 0;
+}
+
+class PageSite final : public HttpSite {
+ public:
+  PageSite(std::shared_ptr<ReportDesk> desk, std::string token) : desk_(std::move(desk)), token_(std::move(token)) {
+    const auto add = [&](const char* path, const char* type, const char* text) {
+      files_.push_back({path, type, std::make_shared<const std::string>(text)});
+    };
+    add("/", "text/html; charset=utf-8", kPageHtml);
+    add("/page.css", "text/css; charset=utf-8", kPageCss);
+    add("/page.js", "text/javascript; charset=utf-8", kPageScript);
+  }
+
+  std::optional<HttpResponse> answer(const HttpRequest& request) override {
+    const auto file = std::find_if(files_.begin(), files_.end(), [&](const File& each) { return each.path == request.path; });
+    if (file == files_.end() && request.path != "/status.json") return std::nullopt;
+    HttpResponse response = token_.empty() && !is_named_by_nobody(request.host)
+                                ? plain_response("403 Forbidden", "ask by IP address, or as localhost\n")
+                            : file != files_.end() ? HttpResponse{"200 OK", file->type, "", file->text}
+                                                   : report(request);
+    response.headers += kHeaders;
+    return response;
+  }
+  bool has_news(const HttpRequest& request) const override {
+    const std::optional<uint64_t> known = request.path == "/status.json" ? changes_of(request.query) : std::nullopt;
+    return !known || *known < desk_->changes() || !is_allowed(request);
+  }
+  void round_is_over() override { is_too_busy_ = false; }
+  std::string where() const override { return "the page is at /"; }
+
+ private:
+  struct File {
+    std::string path;
+    const char* type;
+    std::shared_ptr<const std::string> text;
+  };
+
+  static HttpResponse json(const char* status, std::string text) {
+    HttpResponse response = plain_response(status, std::move(text));
+    response.type = "application/json";
+    return response;
+  }
+
+  bool is_allowed(const HttpRequest& request) const {
+    return token_.empty() ? is_named_by_nobody(request.host) : are_equal(request.authorization, "Bearer " + token_);
+  }
+
+  HttpResponse report(const HttpRequest& request) {
+    if (!is_allowed(request)) {
+      HttpResponse refusal = json("401 Unauthorized", protocol::admin::encode_error("the page's token is missing or wrong"));
+      refusal.headers = "WWW-Authenticate: Bearer\r\n";
+      return refusal;
+    }
+    const uint64_t known = changes_of(request.query).value_or(UINT64_MAX), changes_min = known < desk_->changes() ? desk_->changes() : 0;
+    const ReportDesk::Report now = is_too_busy_ ? nullptr : desk_->fresh(kReportLivesNs, changes_min);
+    is_too_busy_ = !now;
+    if (!now) return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));
+    HttpResponse response;
+    response.type = "application/json";
+    response.body = now->text(known < now->report().changes ? known : 0);
+    return response;
+  }
+
+  const std::shared_ptr<ReportDesk> desk_;
+  const std::string token_;
+  std::vector<File> files_;
+  bool is_too_busy_ = false;  // in this round: nobody else waits for it another second
+};
+
+}  // namespace
+
+std::unique_ptr<HttpSite> make_page_site(std::shared_ptr<ReportDesk> desk, std::string token) {
+  return std::make_unique<PageSite>(std::move(desk), std::move(token));
+}
+
+Result<std::string> read_page_token(const std::string& path) {
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat about {};
+  if (!file || fstat(file.get(), &about) != 0) return error_format("page_token_file %.200s: %s", path.c_str(), std::strerror(errno));
+  if (!S_ISREG(about.st_mode)) return error_format("page_token_file %.200s is no file", path.c_str());
+  if ((about.st_uid != 0 && about.st_uid != geteuid()) || (about.st_mode & 077) != 0) {
+    return error_format("page_token_file %.200s: others can read or change it; it must be root's or the scheduler's user's, mode 0600",
+                        path.c_str());
+  }
+  char text[kTokenMax + 2];  // one more than may be there, and the newline
+  const ssize_t got = ::read(file.get(), text, sizeof text);
+  if (got < 0) return error_format("page_token_file %.200s: %s", path.c_str(), std::strerror(errno));
+  std::string token(text, static_cast<size_t>(got));
+  if (!token.empty() && token.back() == '\n') token.pop_back();
+  const bool is_printable = std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c < 127; });
+  if (token.size() < kTokenMin || token.size() > kTokenMax || !is_printable) {
+    return error_format("page_token_file %.200s: no token; accepted: one line of %zu to %zu printable characters without blanks",
+                        path.c_str(), kTokenMin, kTokenMax);
+  }
+  return token;
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,29 @@
+// The page that shows in a browser what `nvsharectl status` says: static files (page/), and the report as JSON at /status.json, the
+// same line as `nvsharectl status --json`. Read-only: nothing that is asked of it changes anything.
+//
+// - The JSON is shared by all browsers that ask, and the report with every `top` (shared_reports.h): whatever their number, it is made at
+//   most about three times a second, and besides once for each change that they wait for (change_watch.h), at most every 50 ms.
+// - /status.json?changes=N is answered with what is new since then (protocol/report_changes.h) once StatusReport::changes is beyond N, or
+//   with all two seconds later: the page shows changes at once, and asks seldom where there are none.
+// - Without a token the page is for a browser on this machine: the Host header must be an IP address or "localhost", so that a web site
+//   whose name was made to stand for 127.0.0.1 (DNS rebinding) reads nothing.
+// - With a token the JSON is answered only to who has it (Authorization: Bearer TOKEN). The static files hold no secret.
+// - No other site may read, frame or include it (no CORS headers, Content-Security-Policy, Cross-Origin-Resource-Policy).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "scheduler/viewers/http_server.h"
+#include "scheduler/viewers/report_desk.h"
+
+namespace nvshare::scheduler {
+
+std::unique_ptr<HttpSite> make_page_site(std::shared_ptr<ReportDesk> desk, std::string token);
+
+// A token file: one line of 16 to 256 printable characters without blanks, in a file that only its owner can read, root or the scheduler's
+// user. The error names the file.
+Result<std::string> read_page_token(const std::string& path);
+
+}  // namespace nvshare::scheduler

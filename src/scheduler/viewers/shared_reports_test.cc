@@ -1,0 +1,280 @@
+// What viewers share: one report for all that may have the same, one text for all that want the same of it.
+#include "scheduler/viewers/shared_reports.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "scheduler/event_loop.h"
+#include "scheduler/viewers/status_writer.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kLongNs = 60'000'000'000;
+
+class SharedReportsTest : public ::testing::Test {
+ protected:
+  ~SharedReportsTest() override {
+    loop_.post([this] { loop_.stop(); });
+    if (thread_.joinable()) thread_.join();
+  }
+  void run_loop() {
+    if (!thread_.joinable()) thread_ = std::thread([this] { loop_.run(); });
+  }
+  // `call` on the loop's thread, waited for.
+  void on_loop(const Callback& call) {
+    run_loop();
+    std::promise<void> done;
+    loop_.post([&] {
+      call();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+  // What such an asker gets; null: an error.
+  SharedReports::Report fresh(int64_t age_max_ns, uint64_t changes_min) {
+    run_loop();
+    std::promise<SharedReports::Report> got;
+    loop_.post([&] {
+      reports_.ask(age_max_ns, changes_min,
+                   [&](const Result<SharedReports::Report>& report) { got.set_value(report ? *report : nullptr); });
+    });
+    return got.get_future().get();
+  }
+  SharedReports::Report written() {
+    SharedReports::Report report;
+    on_loop([&] { report = reports_.written(kLongNs, 0); });
+    return report;
+  }
+  // What such askers, that come together, are answered with.
+  std::vector<SharedReport::Text> ask(StatusWriter& writer, const std::vector<StatusWriter::Wish>& wishes) {
+    run_loop();
+    std::vector<SharedReport::Text> texts(wishes.size());
+    size_t open = wishes.size();
+    std::promise<void> done;
+    loop_.post([&] {
+      for (size_t i = 0; i < wishes.size(); ++i) {
+        writer.ask(wishes[i], [&, i](const SharedReport::Text& text) {
+          texts[i] = text;
+          if (--open == 0) done.set_value();
+        });
+      }
+    });
+    done.get_future().wait();
+    return texts;
+  }
+  void change() {
+    report_.changes += 2;
+    report_.clients.emplace_back().id = report_.changes;
+    report_.clients.back().changed = report_.changes;
+  }
+
+  EventLoop loop_;
+  protocol::admin::StatusReport report_;
+  int looks_ = 0;
+  int parts_ = 1;  // of which a report is made that is made in parts
+  int part_ = 0;
+  int64_t part_ns_ = 0;  // that one takes
+  bool fails_ = false;
+  SharedReports reports_{loop_, [this](bool begins) -> std::optional<protocol::admin::StatusReport> {
+                           part_ = begins ? 1 : part_ + 1;
+                           for (const int64_t until = monotonic_ns() + part_ns_; monotonic_ns() < until;) {
+                           }
+                           if (part_ < parts_) return std::nullopt;
+                           if (fails_) throw std::runtime_error("as the test wants it");
+                           ++looks_;
+                           return report_;
+                         }};
+  std::thread thread_;
+};
+
+TEST_F(SharedReportsTest, OneServesAllThatMayHaveIt) {
+  report_.changes = 7;
+  const SharedReports::Report first = fresh(0, 0);
+  EXPECT_EQ(fresh(kLongNs, 7), first);
+  EXPECT_EQ(looks_, 1);
+  EXPECT_NE(fresh(0, 7), first) << "this one wants it new";
+  EXPECT_EQ(looks_, 2);
+  change();
+  EXPECT_EQ(fresh(kLongNs, 9)->report().changes, 9u) << "this one knows of a change";
+  EXPECT_EQ(looks_, 3);
+}
+
+TEST_F(SharedReportsTest, ATextIsWrittenOnce) {
+  report_.changes = 7;
+  change();
+  const SharedReports::Report report = fresh(0, 0);
+  EXPECT_FALSE(report->is_written());
+  std::vector<SharedReport::Text> texts(8);
+  std::vector<std::thread> threads;
+  for (SharedReport::Text& text : texts) threads.emplace_back([&] { text = report->text(0); });
+  for (std::thread& thread : threads) thread.join();
+  for (const SharedReport::Text& text : texts) EXPECT_EQ(text, texts[0]);
+  EXPECT_TRUE(report->is_written());
+  EXPECT_EQ(report->text(7), report->text(7));
+  EXPECT_NE(report->text(7), texts[0]);
+  EXPECT_EQ(report->text(1000), texts[0]) << "a number that is not reached";
+  for (uint64_t since = 1; since < 7; ++since) report->text(since);
+  EXPECT_EQ(report->text(8), texts[0]) << "past the bound all of it";
+}
+
+// Nobody who asks while one is made is given that one, unless it may be so old.
+TEST_F(SharedReportsTest, WhatIsMadeInPartsIsAsOldAsItsBeginning) {
+  parts_ = 4;
+  report_.changes = 7;
+  std::vector<SharedReports::Report> got(3);
+  int open = 3;
+  std::promise<void> done;
+  const auto ask = [&](size_t who, int64_t age_max_ns) {
+    reports_.ask(age_max_ns, 7, [&, who](const Result<SharedReports::Report>& report) {
+      got[who] = report ? *report : nullptr;
+      if (--open == 0) done.set_value();
+    });
+  };
+  int64_t asked_at = 0;
+  run_loop();
+  loop_.post([&] {
+    ask(0, 0);
+    loop_.post([&] {  // it has begun
+      asked_at = monotonic_ns();
+      ask(1, 0);
+      ask(2, kLongNs);
+    });
+  });
+  done.get_future().wait();
+  EXPECT_LT(got[0]->taken_at(), asked_at);
+  EXPECT_GE(got[1]->taken_at(), asked_at);
+  EXPECT_EQ(got[2], got[0]);
+  EXPECT_EQ(looks_, 2);
+}
+
+TEST_F(SharedReportsTest, AReportThatFailsFailsForThoseItWasMadeForAndNobodyElse) {
+  parts_ = 2;
+  fails_ = true;
+  StatusWriter writer(loop_, reports_);
+  EXPECT_EQ(fresh(0, 0), nullptr);
+  const auto texts = ask(writer, {{}, {7, kLongNs, 0}});
+  EXPECT_NE(texts[0]->find("as the test wants it"), std::string::npos) << *texts[0];
+  EXPECT_EQ(*texts[1], *texts[0]);
+  fails_ = false;
+  EXPECT_NE(fresh(0, 0), nullptr);
+}
+
+TEST_F(SharedReportsTest, AReportThatWasReplacedIsHandedOver) {
+  std::vector<SharedReports::Report> former;
+  on_loop([&] { reports_.hand_former_to([&](SharedReports::Report report) { former.push_back(std::move(report)); }); });
+  const SharedReports::Report first = fresh(0, 0);
+  first->text(0);
+  ASSERT_EQ(written(), first);
+  const SharedReports::Report second = fresh(0, 0);
+  EXPECT_EQ(written(), first) << "whose text is still good";
+  EXPECT_EQ(former, (std::vector{first})) << "as the latest";
+  second->text(0);
+  EXPECT_EQ(written(), second);
+  EXPECT_EQ(former, (std::vector{first, first}));
+}
+
+TEST_F(SharedReportsTest, AWriterKeepsNoReportThatWasReplaced) {
+  StatusWriter writer(loop_, reports_);
+  const std::weak_ptr<const SharedReport> first = fresh(0, 0);
+  ask(writer, {{}});
+  ask(writer, {{}});
+  for (int waited = 0; !first.expired() && waited < 1000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(first.expired());
+}
+
+TEST_F(SharedReportsTest, AReportIsMadeInFewerPartsWhereOthersTakeLong) {
+  parts_ = 2'000;
+  part_ns_ = 100'000;
+  int turns_of_others = 0;
+  bool is_done = false;
+  std::promise<void> done;
+  const Callback other = [&] {
+    if (is_done) return done.set_value();
+    ++turns_of_others;
+    std::this_thread::sleep_for(std::chrono::milliseconds(8));
+    loop_.post(other);
+  };
+  loop_.post([&] {
+    reports_.ask(0, 0, [&](const Result<SharedReports::Report>&) { is_done = true; });
+    loop_.post(other);
+  });
+  run_loop();
+  done.get_future().wait();
+  EXPECT_LE(turns_of_others, 150) << "of 2,000 parts some 20 are made beside each of them";
+}
+
+TEST_F(SharedReportsTest, OthersAreServedWhileAWriterHasAReportMade) {
+  constexpr int kMinuteOfParts = 60'000;
+  parts_ = kMinuteOfParts;
+  part_ns_ = 1'000'000;
+  StatusWriter writer(loop_, reports_);
+  int served_at = 0, asks = 0;
+  loop_.post([&] {
+    for (int i = 0; i < 3; ++i) writer.ask({}, [&](const SharedReport::Text&) { ++asks; });
+    loop_.post([&] {
+      loop_.post([&] {
+        served_at = part_;
+        parts_ = part_ + 1;  // the report ends then, however slow the machine is
+      });
+    });
+  });
+  ask(writer, {{}});
+  EXPECT_GT(served_at, 0);
+  EXPECT_LT(served_at, kMinuteOfParts);
+  EXPECT_EQ(asks, 3);
+}
+
+TEST_F(SharedReportsTest, AWriterMakesOneReportForViewersAndANewOneForWhoWantsIt) {
+  report_.changes = 7;
+  StatusWriter writer(loop_, reports_);
+  const StatusWriter::Wish viewer{0, kLongNs, 7};
+  const auto texts = ask(writer, {viewer, viewer});
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(ask(writer, {viewer})[0], texts[0]);
+  EXPECT_EQ(looks_, 1);
+  EXPECT_NE(ask(writer, {{}})[0], texts[0]) << "as new as its question";
+  EXPECT_EQ(looks_, 2);
+  change();
+  const auto news = ask(writer, {{7, kLongNs, 9}, {0, kLongNs, 9}, {7, kLongNs, 9}});
+  EXPECT_EQ(looks_, 3) << "one for all of them";
+  EXPECT_EQ(news[0], news[2]);
+  const auto report = protocol::admin::decode_status(*news[0]);
+  ASSERT_TRUE(report) << report.error().text;
+  EXPECT_EQ(report->since, 7u);
+  EXPECT_EQ(ask(writer, {{0, kLongNs, 8}})[0], news[1]);
+  EXPECT_EQ(looks_, 3);
+}
+
+// Whoever is answered wakes up and takes a processor: the loop serves others before the next viewer does.
+TEST_F(SharedReportsTest, AWriterAnswersViewersOneAfterTheOtherAndOthersAtOnce) {
+  report_.changes = 7;
+  StatusWriter writer(loop_, reports_);
+  std::string order;
+  size_t open = 4;
+  std::promise<void> done;
+  loop_.post([&] {
+    for (const char who : std::string("vvvs")) {
+      writer.ask(who == 'v' ? StatusWriter::Wish{0, kLongNs, 7} : StatusWriter::Wish{}, [&, who](const SharedReport::Text&) {
+        order += who;
+        loop_.post([&] {
+          order += 'o';
+          if (--open == 0) done.set_value();
+        });
+      });
+    }
+  });
+  run_loop();
+  done.get_future().wait();
+  EXPECT_EQ(order, "sovovovo");
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler
