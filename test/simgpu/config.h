@@ -21,7 +21,7 @@ struct Config {
   int mig_devices = 0;    // of the first GPU, in NVML alone
   bool no_peers = false;  // no GPU can use another's memory, as without NVLink on many machines; copies go through the host
   int nvlink_group = 0;   // so many GPUs after each other are joined by NVLink, in NVML alone; 0: none
-  std::string faults;     // see faults.h
+  std::string faults;     // see README.md
 };
 
 const Config& config();

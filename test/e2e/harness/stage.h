@@ -68,7 +68,7 @@ class Stage {
   std::string stacks_of(const Child& child) const;
 
   // ---- programs ----
-  // The test's own CUDA program under libnvshare.so, in one of its modes (worker/README.md).
+  // The test's own CUDA program under libnvshare.so, in one of its modes (worker/main.cc).
   Child& start(const std::string& name, const Arguments& arguments, const Environment& more = {});
   // The same without libnvshare.so.
   Child& start_bare(const std::string& name, const Arguments& arguments, const Environment& more = {});

@@ -1,4 +1,5 @@
-// The modes of the test's CUDA program; each returns when its work is done and every byte was right. worker/README.md says what each does.
+// The modes of the test's CUDA program; each returns when its work is done and every byte was right. The comment of each, where it is
+// defined, says what it does.
 #pragma once
 
 #include "e2e/worker/options.h"
