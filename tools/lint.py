@@ -211,8 +211,10 @@ def check_includes(arguments):
         may = allowed.get(folder, set()) | {folder}
         for number, line in enumerate((text_of(path) or "").splitlines(), 1):
             included = re.match(rf'\s*#\s*include\s*"{layer.removeprefix("src/")}((?:\w+/)*)', line)
-            if included and included[1] and not any(included[1].startswith(f"{each}/") for each in may):
-                problems.append(f"{path}:{number}: {layer}{folder} may not use {included[1]} (README.md there): {line.strip()}")
+            is_daemon = layer == SCHEDULER and '"scheduler/daemon.h"' in line
+            if is_daemon or (included and included[1] and not any(included[1].startswith(f"{each}/") for each in may)):
+                included = included[1] or "daemon.h"
+                problems.append(f"{path}:{number}: {layer}{folder} may not use {included} (README.md there): {line.strip()}")
     return problems
 
 

@@ -1,4 +1,4 @@
-// Who waits in what order, who gets the lock, how long turns last and how they end: a block for each file.
+// The order in which clients wait, which of them gets the lock, how long turns last and how they end: a block for each file.
 #pragma once
 
 #include "policy/memory/room.h"
