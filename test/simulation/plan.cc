@@ -266,9 +266,6 @@ void draw_captures(uint64_t seed, Plan& plan) {
   Random random(seed * 0x1c69b3f74ac4ae35 + 31);
   if (!random.chance(25)) return;
   plan.bounded = false;
-  const bool limited =
-      std::any_of(plan.faults.begin(), plan.faults.end(), [](const Fault& fault) { return fault.kind == Fault::Kind::kComputeLimit; });
-  if (limited && plan.gpus > 1) return;  // a tenant on two GPUs can stand still for ever (docs/known-gaps.md)
   for (ProgramPlan& program : plan.programs) {
     if (!random.chance(50)) continue;
     for (int64_t i = random.between(1, 6); i > 0; --i) {

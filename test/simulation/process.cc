@@ -261,16 +261,18 @@ void Process::wait_for_work(Thread& thread) {
   step_done(thread, random_.between(1, 200) * kUs);
 }
 
-// Its calls pass the gate, and may have to wait there in the middle of it.
+// It begins with the gate open. In the middle of it calls on its own stream pass a closed one, and others wait there.
 void Process::capture(Thread& thread, Step& step) {
   if (!thread.captures) {
+    if (!pass_gate(thread)) return;
     if (synchronizing_ > 0) return later(random_.between(10, 500) * kUs, [this, &thread] { go_on(thread); });
     thread.captures = true;
     ++capturing_;
     run_.world().tell("program {} begins a capture", plan_.number);
   }
   if (step.amount > 0) {
-    if (!pass_gate(thread)) return;
+    const bool passes = thread.state != Thread::State::kAtGate && random_.chance(70);
+    if (!passes && !pass_gate(thread)) return;
     ++submissions_;
     const Duration next = std::min<Duration>(step.amount, random_.between(10, 20'000) * kUs);
     step.amount -= next;

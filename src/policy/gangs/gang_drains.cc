@@ -113,6 +113,22 @@ void settle_gang_drains(Context& context, const Gpus& gpus) {
   }
 }
 
+Instant drain_retry_at(const State& state, const Client& client) {
+  Instant retry_at = client.drain.backoff.retry_at;
+  if (const Gang* gang = gang_of(state, client)) {
+    for (const Gang::Member& member : gang->members)
+      retry_at = std::max(retry_at, state.gpus.at(member.gpu).clients.at(member.client).drain.backoff.retry_at);
+  }
+  return retry_at;
+}
+
+bool cannot_drain(const State& state, const Gang& gang) {
+  return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) {
+    const Client& client = state.gpus.at(member.gpu).clients.at(member.client);
+    return client.stays() && client.drain.backoff.failures > 0;
+  });
+}
+
 void gang_goes_on(Context& context, const Client& client) {
   const Gang* gang = gang_of(context.state, client);
   if (gang == nullptr) return;

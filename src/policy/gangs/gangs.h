@@ -41,7 +41,11 @@ bool is_settled_with(const Gang& gang, const Gpus& gpus);
 // gang_drains.cc: how the members of a gang come to an end together
 void take_drained(Context& context, Client& client, const Drained& event);
 void settle_gang_drains(Context& context, const Gpus& gpus);
-void gang_goes_on(Context& context, const Client& client);  // with its drain given up for all: one of them cannot end
+void gang_goes_on(Context& context, const Client& client);         // with its drain given up for all: one of them cannot end
+Instant drain_retry_at(const State& state, const Client& client);  // when it, or its gang, may be asked again
+// What runs of it could not end when asked to. Most likely that waits for a member without the lock, in the middle of a capture or of a
+// collective, and is billed meanwhile: no limit may keep that member waiting.
+bool cannot_drain(const State& state, const Gang& gang);
 
 // gang_admission.cc: a gang's turn, on all GPUs where its members wait
 using Waiting = std::map<GpuId, std::vector<ClientId>>;

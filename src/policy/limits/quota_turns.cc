@@ -176,7 +176,7 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
 void drop_tenant(Context& context, Gpu& gpu, TenantId tenant, const char* why) {
   each_client(gpu, tenant, [&](Client& client) {
     if (!client.stays()) return;
-    if (client.drain.backoff.holds(context.now)) return context.wake(gpu, client.drain.backoff.retry_at);
+    if (const Instant retry_at = drain_retry_at(context.state, client); retry_at > context.now) return context.wake(gpu, retry_at);
     client.turn.interrupted = false;
     ask_to_drop(context, gpu, client, why);
   });
@@ -522,6 +522,7 @@ static Verdict may_run_here(const State& state, const Client& client) {
 Verdict may_run(const State& state, const Client& client) {
   const Gang* gang = gang_of(state, client);
   if (!gang) return may_run_here(state, client);
+  if (cannot_drain(state, *gang)) return Verdict::kRun;
   for (const Gang::Member& member : gang->members) {
     const Verdict verdict = may_run_here(state, state.gpus.at(member.gpu).clients.at(member.client));
     if (verdict != Verdict::kRun) return verdict;
