@@ -33,7 +33,7 @@ CHECKS = {
     "alloc_cost": (calls.alloc_cost, 40),
     "swap_speed": (swap.swap_speed, 120),
     "unchanged": (unchanged.unchanged, 100),
-    "servers": (servers.servers, 240),
+    "servers": (servers.servers, 430),
     "swap_baselines": (swap.swap_baselines, 80),
     "programs": (programs.programs, 150),  # leaves stages out by itself
     "host_limits": (host.host_limits, 40),

@@ -32,12 +32,12 @@ class Shape:
 class Server:
     """One server: it is asked one request at a time, as they come."""
 
-    def __init__(self, config, shape, index, scheduler, name=None):
+    def __init__(self, config, shape, index, scheduler, name=None, *arguments):
         self.small, self.busy_ms = config.small, shape.busy_ms
         if config.small:
             argv = [config.program("served"), "--bytes", f"{shape.held}M", "--block", f"{shape.block}M", "--seed", index + 1]
         else:
-            argv = [config.python, str(config.repo / "test" / "gpu" / "programs" / "torch_server.py"), shape.layers, index + 1]
+            argv = [config.python, str(config.repo / "test" / "gpu" / "programs" / "torch_server.py"), shape.layers, index + 1, *arguments]
         environment = scheduler.program_environment() if scheduler else None
         self.process = Process(config, name or f"server-{index}", argv, environment)
         self.bytes = shape.held * MIB
@@ -141,6 +141,24 @@ def alone(config, shape):
             "tokens": server.tokens, "bytes": server.bytes, "started_anew_ms": (ready - begin) / 1e6}
 
 
+def by_demand_paging(config, shape):
+    """One server natively whose weights are managed memory and out on the host before each request: the driver brings in each page as it is
+    touched. One at a time, as no more managed memory may be asked for than the card has free."""
+    server = Server(config, shape, 0, None, "server-paging", "--managed")
+    server.wait(180)
+    first, end, right = [], [], True
+    for _ in range(4):
+        server.process.order("evict", 120)
+        time.sleep(shape.pause_s)
+        at = time.monotonic_ns()
+        answer = server.ask()
+        first.append((answer["first_ns"] - at) / 1e6)
+        end.append((answer["end_ns"] - at) / 1e6)
+        right = right and answer["tokens"] == server.tokens
+    server.end()
+    return {"first_ms": first, "end_ms": end, "right": right, "tokens": server.tokens}
+
+
 def ask_as_they_come(servers, arrivals):
     """Each request's times, in the order of their coming."""
     begin = time.monotonic_ns() + SECOND // 2
@@ -218,7 +236,10 @@ def servers(config, result):
     shape = Shape(config)
     pinned = result.figure("pinned_copy", pinned_speed(config))
     solo = result.figure("alone", alone(config, shape))
-    if not config.small:
+    paging = None
+    if not config.small:  # the stand-in's program has no managed memory
+        paging = result.figure("by demand paging", by_demand_paging(config, shape))
+        result.require("by demand paging: answers as alone", paging["right"] and paging["tokens"] == solo["tokens"], "==", True)
         result.figure("prewarm_host", prewarm_host(config, int(shape.servers * 1.05 * solo["bytes"])))
     seed = config.seed if config.seed is not None else 1
     arrivals = arrivals_of(shape, seed)
@@ -235,3 +256,6 @@ def servers(config, result):
         figures = judge(result, shape, found, native, solo, link, setting)
         if setting == "on":
             result.require_time("tokens a second, of the oracle's", figures["tokens_a_second"] / best, ">=", 0.9)
+            if paging is not None:
+                slower = statistics.median(paging["first_ms"]) / figures["out"]["p50_ms"]
+                result.require_time("first token of one that was out, p50: by demand paging over under nvshare", slower, ">=", 1)
