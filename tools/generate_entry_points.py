@@ -285,7 +285,8 @@ extern "C" {{
 
 
 def wrapper(interface, symbol, attributes, call):
-    return f"{attributes}{interface.declaration(symbol)} {{\n  return {call}({interface.arguments(symbol)});\n}}\n"
+    arguments = ", ".join(filter(None, ["Entry()", interface.arguments(symbol)]))
+    return f"{attributes}{interface.declaration(symbol)} {{\n  return {call}({arguments});\n}}\n"
 
 
 def submit_hooks_source(interface):

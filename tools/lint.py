@@ -54,8 +54,13 @@ GENERATORS = ("tools/generate_entry_points.py", "bench/plots.py")
 # What the library's folders may include of the library, besides themselves, log.h and sync.h: src/interposer/README.md. A folder that is
 # named stands for those in it, too.
 INTERPOSER = "src/interposer/"
-BARE_PROCESS = re.compile(r"(?<![\w.>])process\(\)(?!\s*\{)")
-REACHES_FOR_THE_PROCESS = (INTERPOSER + "hooks/", INTERPOSER + "process/process.")
+# Where the library's one process and its gate may be reached for, and the one place of each. An Entry is what exported functions do it by.
+REACHED_FOR = re.compile(r"\b(?:this_process\(\)|program_gate\b|Entry(?:\(\)|\{\}|::of\b|\s+\w+[;({]))")
+REACHING_IS_DONE_IN = tuple(
+    INTERPOSER + name for name in ("hooks/entry.h", "process/process.h", "process/process.cc", "gate/gate.h", "gate/gate.cc")
+)
+EXPORTS_ARE_IN = (INTERPOSER + "hooks/", INTERPOSER + "generated/")
+AGAIN_BY_WHO_WAS_PASSED_ONE = {INTERPOSER + "hooks/submit.h": {"Entry::of"}}
 INTERPOSER_MAY = {
     "gate": {"process", "symbols"},
     "generated": {"hooks", "symbols"},
@@ -232,14 +237,22 @@ def check_mutexes(arguments):
 
 
 def check_reaching(arguments):
-    """The library's parts are given the process that they belong to. Only hooks reach for it, since a C function has no other way to it."""
+    """The library's parts are given the process and the gate that they belong to. Only what the program calls reaches for them, since a C
+    function has no other way to it: exported functions by an Entry, which none but they make."""
     problems = []
     for path in tracked_files():
-        if not path.startswith(INTERPOSER) or path.startswith(REACHES_FOR_THE_PROCESS) or not is_cpp(path) or is_test(path):
+        if not path.startswith(INTERPOSER) or path in REACHING_IS_DONE_IN or not is_cpp(path) or is_test(path):
             continue
+        exported = False
         for number, line in enumerate((text_of(path) or "").splitlines(), 1):
-            if BARE_PROCESS.search(line.split("//", 1)[0]):
-                problems.append(f"{path}:{number}: reaches for the process; Device::process() or a reference of its own gives it: {line.strip()}")
+            if path.startswith(EXPORTS_ARE_IN) and line.startswith(('extern "C" {', '}  // extern "C"')):
+                exported = line.startswith("extern")
+            found = REACHED_FOR.search(line.split("//", 1)[0])
+            may = (exported and found and found[0].startswith("Entry")) or (found and found[0] in AGAIN_BY_WHO_WAS_PASSED_ONE.get(path, ()))
+            if found and not may:
+                problems.append(
+                    f"{path}:{number}: reaches for the process or its gate; who calls this gives them (hooks/entry.h): {line.strip()}"
+                )
     return problems
 
 

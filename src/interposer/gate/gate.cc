@@ -11,7 +11,7 @@
 
 namespace nvshare::interposer {
 
-constinit Gate gate;
+constinit Gate program_gate;
 thread_local constinit Mark* Gate::thread_mark_ = nullptr;
 
 namespace {
@@ -31,7 +31,7 @@ int membarrier(int command) { return static_cast<int>(syscall(SYS_membarrier, co
 
 // A later destructor of the same thread may call CUDA again; it then takes a new mark.
 void Gate::detach_thread(void* mark) {
-  if (const auto ends = gate.thread_ends_.load(std::memory_order_acquire); ends != nullptr) {
+  if (const auto ends = program_gate.thread_ends_.load(std::memory_order_acquire); ends != nullptr) {
     ends(static_cast<Mark*>(mark)->thread.load(std::memory_order_relaxed));
   }
   thread_mark_ = nullptr;
@@ -65,7 +65,7 @@ Mark* Gate::attach_thread() {
     do {
       mark->next = head;
     } while (!all_marks.compare_exchange_weak(head, mark, std::memory_order_seq_cst));
-    gate.marks_.fetch_add(1, std::memory_order_relaxed);
+    program_gate.marks_.fetch_add(1, std::memory_order_relaxed);
   }
   mark->leave_all();
   mark->thread.store(threads_so_far.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);

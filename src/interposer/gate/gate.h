@@ -131,6 +131,7 @@ class Gate {
   std::atomic<int> wake_fd_{-1};  // of the thread in wait_change_or_message
 };
 
-extern Gate gate;
+// For who is given no process, as this_process() (process/process.h); others ask the process for it.
+extern Gate program_gate;
 
 }  // namespace nvshare::interposer

@@ -12,6 +12,8 @@
 namespace nvshare::interposer {
 namespace {
 
+Gate& gate = program_gate;
+
 constexpr uint32_t kBit = 1;
 
 // Threads that submit all the time, as wrappers do, and a count of submissions that landed while the gate was closed and quiet.

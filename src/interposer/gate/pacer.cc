@@ -124,7 +124,7 @@ void Ring::submitted(cuda::CUstream stream, bool limited) {
   if (!probing_ && driver.cuEventRecord(probe_, stream) == cuda::CUDA_SUCCESS) {
     probing_ = true;
     probe_recorded_ns_ = now_ns();
-    probe_closures_ = gate.closures();
+    probe_closures_ = process_.gate.closures();
   }
 }
 
@@ -135,7 +135,8 @@ void Ring::look_at_probe() {
   if (done == cuda::CUDA_ERROR_NOT_READY) return;
   probing_ = false;
   const int64_t now = now_ns();
-  if (done == cuda::CUDA_SUCCESS && probe_closures_ == gate.closures()) work_seen_by_all.ended_after(now - probe_recorded_ns_, now);
+  if (done == cuda::CUDA_SUCCESS && probe_closures_ == process_.gate.closures())
+    work_seen_by_all.ended_after(now - probe_recorded_ns_, now);
 }
 
 // Any thread's capture in global mode is ruined by a query.

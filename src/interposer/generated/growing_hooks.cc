@@ -7,139 +7,139 @@ namespace nvshare::interposer {
 extern "C" {
 
 NVSHARE_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  return with_room<&RealDriver::cuCtxSetLimit>(limit, value);
+  return with_room<&RealDriver::cuCtxSetLimit>(Entry(), limit, value);
 }
 
 NVSHARE_EXPORT CUresult cuEventCreate(CUevent* phEvent, unsigned Flags) {
-  return with_room<&RealDriver::cuEventCreate>(phEvent, Flags);
+  return with_room<&RealDriver::cuEventCreate>(Entry(), phEvent, Flags);
 }
 
 NVSHARE_EXPORT CUresult cuFuncLoad(CUfunction function) {
-  return with_room<&RealDriver::cuFuncLoad>(function);
+  return with_room<&RealDriver::cuFuncLoad>(Entry(), function);
 }
 
 NVSHARE_EXPORT CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
-  return with_room<&RealDriver::cuFuncSetAttribute>(hfunc, attrib, value);
+  return with_room<&RealDriver::cuFuncSetAttribute>(Entry(), hfunc, attrib, value);
 }
 
 NVSHARE_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, CUgraph childGraph) {
-  return look<&RealDriver::cuGraphAddChildGraphNode>(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
+  return look<&RealDriver::cuGraphAddChildGraphNode>(Entry(), phGraphNode, hGraph, dependencies, numDependencies, childGraph);
 }
 
 NVSHARE_EXPORT CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
-  return look<&RealDriver::cuGraphAddKernelNode>(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  return look<&RealDriver::cuGraphAddKernelNode>(Entry(), phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
-  return look<&RealDriver::cuGraphAddKernelNode_v2>(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  return look<&RealDriver::cuGraphAddKernelNode_v2>(Entry(), phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
-  return look<&RealDriver::cuGraphAddMemcpyNode>(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
+  return look<&RealDriver::cuGraphAddMemcpyNode>(Entry(), phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
 }
 
 NVSHARE_EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
-  return look<&RealDriver::cuGraphAddMemsetNode>(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
+  return look<&RealDriver::cuGraphAddMemsetNode>(Entry(), phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
 }
 
 NVSHARE_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph) {
-  return look<&RealDriver::cuGraphExecChildGraphNodeSetParams>(hGraphExec, hNode, childGraph);
+  return look<&RealDriver::cuGraphExecChildGraphNodeSetParams>(Entry(), hGraphExec, hNode, childGraph);
 }
 
 NVSHARE_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
-  return look<&RealDriver::cuGraphExecKernelNodeSetParams>(hGraphExec, hNode, nodeParams);
+  return look<&RealDriver::cuGraphExecKernelNodeSetParams>(Entry(), hGraphExec, hNode, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
-  return look<&RealDriver::cuGraphExecKernelNodeSetParams_v2>(hGraphExec, hNode, nodeParams);
+  return look<&RealDriver::cuGraphExecKernelNodeSetParams_v2>(Entry(), hGraphExec, hNode, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
-  return look<&RealDriver::cuGraphExecMemsetNodeSetParams>(hGraphExec, hNode, memsetParams, ctx);
+  return look<&RealDriver::cuGraphExecMemsetNodeSetParams>(Entry(), hGraphExec, hNode, memsetParams, ctx);
 }
 
 NVSHARE_EXPORT CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* hErrorNode_out, CUgraphExecUpdateResult* updateResult_out) {
-  return look<&RealDriver::cuGraphExecUpdate>(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+  return look<&RealDriver::cuGraphExecUpdate>(Entry(), hGraphExec, hGraph, hErrorNode_out, updateResult_out);
 }
 
 NVSHARE_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo* resultInfo) {
-  return look<&RealDriver::cuGraphExecUpdate_v2>(hGraphExec, hGraph, resultInfo);
+  return look<&RealDriver::cuGraphExecUpdate_v2>(Entry(), hGraphExec, hGraph, resultInfo);
 }
 
 NVSHARE_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
-  return look<&RealDriver::cuGraphKernelNodeSetParams>(hNode, nodeParams);
+  return look<&RealDriver::cuGraphKernelNodeSetParams>(Entry(), hNode, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
-  return look<&RealDriver::cuGraphKernelNodeSetParams_v2>(hNode, nodeParams);
+  return look<&RealDriver::cuGraphKernelNodeSetParams_v2>(Entry(), hNode, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D* nodeParams) {
-  return look<&RealDriver::cuGraphMemcpyNodeSetParams>(hNode, nodeParams);
+  return look<&RealDriver::cuGraphMemcpyNodeSetParams>(Entry(), hNode, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS* nodeParams) {
-  return look<&RealDriver::cuGraphMemsetNodeSetParams>(hNode, nodeParams);
+  return look<&RealDriver::cuGraphMemsetNodeSetParams>(Entry(), hNode, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
-  return with_room<&RealDriver::cuIpcGetEventHandle>(pHandle, event);
+  return with_room<&RealDriver::cuIpcGetEventHandle>(Entry(), pHandle, event);
 }
 
 NVSHARE_EXPORT CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
-  return with_room<&RealDriver::cuIpcOpenEventHandle>(phEvent, handle);
+  return with_room<&RealDriver::cuIpcOpenEventHandle>(Entry(), phEvent, handle);
 }
 
 NVSHARE_EXPORT CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
-  return with_room<&RealDriver::cuKernelGetFunction>(pFunc, kernel);
+  return with_room<&RealDriver::cuKernelGetFunction>(Entry(), pFunc, kernel);
 }
 
 NVSHARE_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
-  return with_room<&RealDriver::cuLibraryGetGlobal>(dptr, bytes, library, name);
+  return with_room<&RealDriver::cuLibraryGetGlobal>(Entry(), dptr, bytes, library, name);
 }
 
 NVSHARE_EXPORT CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
-  return with_room<&RealDriver::cuLibraryGetModule>(pMod, library);
+  return with_room<&RealDriver::cuLibraryGetModule>(Entry(), pMod, library);
 }
 
 NVSHARE_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues, unsigned numJitOptions, CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned numLibraryOptions) {
-  return with_room<&RealDriver::cuLibraryLoadData>(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+  return with_room<&RealDriver::cuLibraryLoadData>(Entry(), library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
 NVSHARE_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions, void** jitOptionsValues, unsigned numJitOptions, CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned numLibraryOptions) {
-  return with_room<&RealDriver::cuLibraryLoadFromFile>(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+  return with_room<&RealDriver::cuLibraryLoadFromFile>(Entry(), library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
 NVSHARE_EXPORT CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
-  return with_room<&RealDriver::cuModuleGetFunction>(hfunc, hmod, name);
+  return with_room<&RealDriver::cuModuleGetFunction>(Entry(), hfunc, hmod, name);
 }
 
 NVSHARE_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
-  return with_room<&RealDriver::cuModuleGetGlobal_v2>(dptr, bytes, hmod, name);
+  return with_room<&RealDriver::cuModuleGetGlobal_v2>(Entry(), dptr, bytes, hmod, name);
 }
 
 NVSHARE_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* fname) {
-  return with_room<&RealDriver::cuModuleLoad>(module, fname);
+  return with_room<&RealDriver::cuModuleLoad>(Entry(), module, fname);
 }
 
 NVSHARE_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return with_room<&RealDriver::cuModuleLoadData>(module, image);
+  return with_room<&RealDriver::cuModuleLoadData>(Entry(), module, image);
 }
 
 NVSHARE_EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned numOptions, CUjit_option* options, void** optionValues) {
-  return with_room<&RealDriver::cuModuleLoadDataEx>(module, image, numOptions, options, optionValues);
+  return with_room<&RealDriver::cuModuleLoadDataEx>(Entry(), module, image, numOptions, options, optionValues);
 }
 
 NVSHARE_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
-  return with_room<&RealDriver::cuModuleLoadFatBinary>(module, fatCubin);
+  return with_room<&RealDriver::cuModuleLoadFatBinary>(Entry(), module, fatCubin);
 }
 
 NVSHARE_EXPORT CUresult cuStreamCreate(CUstream* phStream, unsigned Flags) {
-  return with_room<&RealDriver::cuStreamCreate>(phStream, Flags);
+  return with_room<&RealDriver::cuStreamCreate>(Entry(), phStream, Flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned flags, int priority) {
-  return with_room<&RealDriver::cuStreamCreateWithPriority>(phStream, flags, priority);
+  return with_room<&RealDriver::cuStreamCreateWithPriority>(Entry(), phStream, flags, priority);
 }
 
 }  // extern "C"

@@ -7,579 +7,579 @@ namespace nvshare::interposer {
 extern "C" {
 
 NVSHARE_EXPORT CUresult cuLaunch(CUfunction f) {
-  return submit<&RealDriver::cuLaunch, kNoStream, false>(f);
+  return submit<&RealDriver::cuLaunch, kNoStream, false>(Entry(), f);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ, unsigned blockDimX, unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes, CUstream hStream, void** kernelParams) {
-  return submit<&RealDriver::cuLaunchCooperativeKernel, 8, false>(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
+  return submit<&RealDriver::cuLaunchCooperativeKernel, 8, false>(Entry(), f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsList, unsigned numDevices, unsigned flags) {
-  return submit<&RealDriver::cuLaunchCooperativeKernelMultiDevice, kNoStream, false>(launchParamsList, numDevices, flags);
+  return submit<&RealDriver::cuLaunchCooperativeKernelMultiDevice, kNoStream, false>(Entry(), launchParamsList, numDevices, flags);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ, unsigned blockDimX, unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes, CUstream hStream, void** kernelParams) {
-  return submit<&RealDriver::cuLaunchCooperativeKernel_ptsz, 8, true>(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
+  return submit<&RealDriver::cuLaunchCooperativeKernel_ptsz, 8, true>(Entry(), f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
-  return submit<&RealDriver::cuLaunchGrid, kNoStream, false>(f, grid_width, grid_height);
+  return submit<&RealDriver::cuLaunchGrid, kNoStream, false>(Entry(), f, grid_width, grid_height);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream) {
-  return submit<&RealDriver::cuLaunchGridAsync, 3, false>(f, grid_width, grid_height, hStream);
+  return submit<&RealDriver::cuLaunchGridAsync, 3, false>(Entry(), f, grid_width, grid_height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
-  return submit<&RealDriver::cuLaunchHostFunc, 0, false>(hStream, fn, userData);
+  return submit<&RealDriver::cuLaunchHostFunc, 0, false>(Entry(), hStream, fn, userData);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void* userData) {
-  return submit<&RealDriver::cuLaunchHostFunc_ptsz, 0, true>(hStream, fn, userData);
+  return submit<&RealDriver::cuLaunchHostFunc_ptsz, 0, true>(Entry(), hStream, fn, userData);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void* userData, unsigned syncMode) {
-  return submit<&RealDriver::cuLaunchHostFunc_v2, 0, false>(hStream, fn, userData, syncMode);
+  return submit<&RealDriver::cuLaunchHostFunc_v2, 0, false>(Entry(), hStream, fn, userData, syncMode);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void* userData, unsigned syncMode) {
-  return submit<&RealDriver::cuLaunchHostFunc_v2_ptsz, 0, true>(hStream, fn, userData, syncMode);
+  return submit<&RealDriver::cuLaunchHostFunc_v2_ptsz, 0, true>(Entry(), hStream, fn, userData, syncMode);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ, unsigned blockDimX, unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
-  return submit<&RealDriver::cuLaunchKernel, 8, false>(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
+  return submit<&RealDriver::cuLaunchKernel, 8, false>(Entry(), f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
 }
 
 NVSHARE_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ, unsigned blockDimX, unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
-  return submit<&RealDriver::cuLaunchKernel_ptsz, 8, true>(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
+  return submit<&RealDriver::cuLaunchKernel_ptsz, 8, true>(Entry(), f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
 }
 
 NVSHARE_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* paramsArray, size_t count, unsigned flags, size_t* errorIndex, CUstream stream) {
-  return submit<&RealDriver::cuMemBatchDecompressAsync, 4, false>(paramsArray, count, flags, errorIndex, stream);
+  return submit<&RealDriver::cuMemBatchDecompressAsync, 4, false>(Entry(), paramsArray, count, flags, errorIndex, stream);
 }
 
 NVSHARE_EXPORT CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* paramsArray, size_t count, unsigned flags, size_t* errorIndex, CUstream stream) {
-  return submit<&RealDriver::cuMemBatchDecompressAsync_ptsz, 4, true>(paramsArray, count, flags, errorIndex, stream);
+  return submit<&RealDriver::cuMemBatchDecompressAsync_ptsz, 4, true>(Entry(), paramsArray, count, flags, errorIndex, stream);
 }
 
 NVSHARE_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemDiscardAndPrefetchBatchAsync, 7, false>(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+  return submit<&RealDriver::cuMemDiscardAndPrefetchBatchAsync, 7, false>(Entry(), dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemDiscardAndPrefetchBatchAsync_ptsz, 7, true>(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+  return submit<&RealDriver::cuMemDiscardAndPrefetchBatchAsync_ptsz, 7, true>(Entry(), dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemDiscardBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemDiscardBatchAsync, 4, false>(dptrs, sizes, count, flags, hStream);
+  return submit<&RealDriver::cuMemDiscardBatchAsync, 4, false>(Entry(), dptrs, sizes, count, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemDiscardBatchAsync_ptsz, 4, true>(dptrs, sizes, count, flags, hStream);
+  return submit<&RealDriver::cuMemDiscardBatchAsync_ptsz, 4, true>(Entry(), dptrs, sizes, count, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemPrefetchBatchAsync, 7, false>(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+  return submit<&RealDriver::cuMemPrefetchBatchAsync, 7, false>(Entry(), dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemPrefetchBatchAsync_ptsz, 7, true>(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+  return submit<&RealDriver::cuMemPrefetchBatchAsync_ptsz, 7, true>(Entry(), dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpy, kNoStream, false>(dst, src, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpy, kNoStream, false>(Entry(), dst, src, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1* pCopy) {
-  return submit<&RealDriver::cuMemcpy2D, kNoStream, false>(pCopy);
+  return submit<&RealDriver::cuMemcpy2D, kNoStream, false>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* pCopy, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy2DAsync, 1, false>(pCopy, hStream);
+  return submit<&RealDriver::cuMemcpy2DAsync, 1, false>(Entry(), pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy2DAsync_v2, 1, false>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy2DAsync_v2, 1, false>(Entry(), pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy2DAsync_v2_ptsz, 1, true>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy2DAsync_v2_ptsz, 1, true>(Entry(), pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* pCopy) {
-  return submit<&RealDriver::cuMemcpy2DUnaligned, kNoStream, false>(pCopy);
+  return submit<&RealDriver::cuMemcpy2DUnaligned, kNoStream, false>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy) {
-  return submit_copy<&RealDriver::cuMemcpy2DUnaligned_v2, kNoStream, false>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy2DUnaligned_v2, kNoStream, false>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
-  return submit_copy<&RealDriver::cuMemcpy2DUnaligned_v2_ptds, kNoStream, true>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy2DUnaligned_v2_ptds, kNoStream, true>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
-  return submit_copy<&RealDriver::cuMemcpy2D_v2, kNoStream, false>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy2D_v2, kNoStream, false>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
-  return submit_copy<&RealDriver::cuMemcpy2D_v2_ptds, kNoStream, true>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy2D_v2_ptds, kNoStream, true>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1* pCopy) {
-  return submit<&RealDriver::cuMemcpy3D, kNoStream, false>(pCopy);
+  return submit<&RealDriver::cuMemcpy3D, kNoStream, false>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* pCopy, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DAsync, 1, false>(pCopy, hStream);
+  return submit<&RealDriver::cuMemcpy3DAsync, 1, false>(Entry(), pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DAsync_v2, 1, false>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DAsync_v2, 1, false>(Entry(), pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DAsync_v2_ptsz, 1, true>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DAsync_v2_ptsz, 1, true>(Entry(), pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync, 4, false>(numOps, opList, failIdx, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync, 4, false>(Entry(), numOps, opList, failIdx, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_ptsz, 4, true>(numOps, opList, failIdx, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_ptsz, 4, true>(Entry(), numOps, opList, failIdx, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_v2, 3, false>(numOps, opList, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_v2, 3, false>(Entry(), numOps, opList, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_v2_ptsz, 3, true>(numOps, opList, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_v2_ptsz, 3, true>(Entry(), numOps, opList, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) {
-  return submit_copy<&RealDriver::cuMemcpy3DPeer, kNoStream, false>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy3DPeer, kNoStream, false>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DPeerAsync, 1, false>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DPeerAsync, 1, false>(Entry(), pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DPeerAsync_ptsz, 1, true>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DPeerAsync_ptsz, 1, true>(Entry(), pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* pCopy) {
-  return submit_copy<&RealDriver::cuMemcpy3DPeer_ptds, kNoStream, true>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy3DPeer_ptds, kNoStream, true>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DWithAttributesAsync, 2, false>(op, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DWithAttributesAsync, 2, false>(Entry(), op, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpy3DWithAttributesAsync_ptsz, 2, true>(op, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DWithAttributesAsync_ptsz, 2, true>(Entry(), op, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) {
-  return submit_copy<&RealDriver::cuMemcpy3D_v2, kNoStream, false>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy3D_v2, kNoStream, false>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
-  return submit_copy<&RealDriver::cuMemcpy3D_v2_ptds, kNoStream, true>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy3D_v2_ptds, kNoStream, true>(Entry(), pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyAsync, 3, false>(dst, src, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAsync, 3, false>(Entry(), dst, src, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyAsync_ptsz, 3, true>(dst, src, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAsync_ptsz, 3, true>(Entry(), dst, src, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoA(CUarray dstArray, unsigned dstOffset, CUarray srcArray, unsigned srcOffset, unsigned ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyAtoA, kNoStream, false>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoA, kNoStream, false>(Entry(), dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyAtoA_v2, kNoStream, false>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoA_v2, kNoStream, false>(Entry(), dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyAtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoA_v2_ptds, kNoStream, true>(Entry(), dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned srcOffset, unsigned ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoD, kNoStream, false>(dstDevice, srcArray, srcOffset, ByteCount);
+  return submit<&RealDriver::cuMemcpyAtoD, kNoStream, false>(Entry(), dstDevice, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoH(void* dstHost, CUarray srcArray, unsigned srcOffset, unsigned ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyAtoH, kNoStream, false>(dstHost, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoH, kNoStream, false>(Entry(), dstHost, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoHAsync(void* dstHost, CUarray srcArray, unsigned srcOffset, unsigned ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyAtoHAsync, 4, false>(dstHost, srcArray, srcOffset, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAtoHAsync, 4, false>(Entry(), dstHost, srcArray, srcOffset, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyAtoHAsync_v2, 4, false>(dstHost, srcArray, srcOffset, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAtoHAsync_v2, 4, false>(Entry(), dstHost, srcArray, srcOffset, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoHAsync_v2_ptsz(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyAtoHAsync_v2_ptsz, 4, true>(dstHost, srcArray, srcOffset, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAtoHAsync_v2_ptsz, 4, true>(Entry(), dstHost, srcArray, srcOffset, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyAtoH_v2, kNoStream, false>(dstHost, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoH_v2, kNoStream, false>(Entry(), dstHost, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoH_v2_ptds(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyAtoH_v2_ptds, kNoStream, true>(dstHost, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoH_v2_ptds, kNoStream, true>(Entry(), dstHost, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyBatchAsync, 8, false>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
+  return submit_copy<&RealDriver::cuMemcpyBatchAsync, 8, false>(Entry(), dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyBatchAsync_ptsz, 8, true>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
+  return submit_copy<&RealDriver::cuMemcpyBatchAsync_ptsz, 8, true>(Entry(), dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyBatchAsync_v2, 7, false>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
+  return submit_copy<&RealDriver::cuMemcpyBatchAsync_v2, 7, false>(Entry(), dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyBatchAsync_v2_ptsz, 7, true>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
+  return submit_copy<&RealDriver::cuMemcpyBatchAsync_v2_ptsz, 7, true>(Entry(), dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoA(CUarray dstArray, unsigned dstOffset, CUdeviceptr_v1 srcDevice, unsigned ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoA, kNoStream, false>(dstArray, dstOffset, srcDevice, ByteCount);
+  return submit<&RealDriver::cuMemcpyDtoA, kNoStream, false>(Entry(), dstArray, dstOffset, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoD, kNoStream, false>(dstDevice, srcDevice, ByteCount);
+  return submit<&RealDriver::cuMemcpyDtoD, kNoStream, false>(Entry(), dstDevice, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyDtoDAsync, 3, false>(dstDevice, srcDevice, ByteCount, hStream);
+  return submit<&RealDriver::cuMemcpyDtoDAsync, 3, false>(Entry(), dstDevice, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyDtoDAsync_v2, 3, false>(dstDevice, srcDevice, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyDtoDAsync_v2, 3, false>(Entry(), dstDevice, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyDtoDAsync_v2_ptsz, 3, true>(dstDevice, srcDevice, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyDtoDAsync_v2_ptsz, 3, true>(Entry(), dstDevice, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyDtoD_v2, kNoStream, false>(dstDevice, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoD_v2, kNoStream, false>(Entry(), dstDevice, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyDtoD_v2_ptds, kNoStream, true>(dstDevice, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoD_v2_ptds, kNoStream, true>(Entry(), dstDevice, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoH(void* dstHost, CUdeviceptr_v1 srcDevice, unsigned ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoH, kNoStream, false>(dstHost, srcDevice, ByteCount);
+  return submit<&RealDriver::cuMemcpyDtoH, kNoStream, false>(Entry(), dstHost, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr_v1 srcDevice, unsigned ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyDtoHAsync, 3, false>(dstHost, srcDevice, ByteCount, hStream);
+  return submit<&RealDriver::cuMemcpyDtoHAsync, 3, false>(Entry(), dstHost, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyDtoHAsync_v2, 3, false>(dstHost, srcDevice, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyDtoHAsync_v2, 3, false>(Entry(), dstHost, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyDtoHAsync_v2_ptsz, 3, true>(dstHost, srcDevice, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyDtoHAsync_v2_ptsz, 3, true>(Entry(), dstHost, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyDtoH_v2, kNoStream, false>(dstHost, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoH_v2, kNoStream, false>(Entry(), dstHost, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyDtoH_v2_ptds, kNoStream, true>(dstHost, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoH_v2_ptds, kNoStream, true>(Entry(), dstHost, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoA(CUarray dstArray, unsigned dstOffset, const void* srcHost, unsigned ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyHtoA, kNoStream, false>(dstArray, dstOffset, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoA, kNoStream, false>(Entry(), dstArray, dstOffset, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoAAsync(CUarray dstArray, unsigned dstOffset, const void* srcHost, unsigned ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyHtoAAsync, 4, false>(dstArray, dstOffset, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoAAsync, 4, false>(Entry(), dstArray, dstOffset, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyHtoAAsync_v2, 4, false>(dstArray, dstOffset, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoAAsync_v2, 4, false>(Entry(), dstArray, dstOffset, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyHtoAAsync_v2_ptsz, 4, true>(dstArray, dstOffset, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoAAsync_v2_ptsz, 4, true>(Entry(), dstArray, dstOffset, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyHtoA_v2, kNoStream, false>(dstArray, dstOffset, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoA_v2, kNoStream, false>(Entry(), dstArray, dstOffset, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyHtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoA_v2_ptds, kNoStream, true>(Entry(), dstArray, dstOffset, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoD(CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned ByteCount) {
-  return submit<&RealDriver::cuMemcpyHtoD, kNoStream, false>(dstDevice, srcHost, ByteCount);
+  return submit<&RealDriver::cuMemcpyHtoD, kNoStream, false>(Entry(), dstDevice, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyHtoDAsync, 3, false>(dstDevice, srcHost, ByteCount, hStream);
+  return submit<&RealDriver::cuMemcpyHtoDAsync, 3, false>(Entry(), dstDevice, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyHtoDAsync_v2, 3, false>(dstDevice, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoDAsync_v2, 3, false>(Entry(), dstDevice, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyHtoDAsync_v2_ptsz, 3, true>(dstDevice, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoDAsync_v2_ptsz, 3, true>(Entry(), dstDevice, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyHtoD_v2, kNoStream, false>(dstDevice, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoD_v2, kNoStream, false>(Entry(), dstDevice, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyHtoD_v2_ptds, kNoStream, true>(dstDevice, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoD_v2_ptds, kNoStream, true>(Entry(), dstDevice, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyPeer, kNoStream, false>(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyPeer, kNoStream, false>(Entry(), dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyPeerAsync, 5, false>(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyPeerAsync, 5, false>(Entry(), dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyPeerAsync_ptsz, 5, true>(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyPeerAsync_ptsz, 5, true>(Entry(), dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyPeer_ptds, kNoStream, true>(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyPeer_ptds, kNoStream, true>(Entry(), dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes* attr, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyWithAttributesAsync, 4, false>(dst, src, size, attr, hStream);
+  return submit_copy<&RealDriver::cuMemcpyWithAttributesAsync, 4, false>(Entry(), dst, src, size, attr, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes* attr, CUstream hStream) {
-  return submit_copy<&RealDriver::cuMemcpyWithAttributesAsync_ptsz, 4, true>(dst, src, size, attr, hStream);
+  return submit_copy<&RealDriver::cuMemcpyWithAttributesAsync_ptsz, 4, true>(Entry(), dst, src, size, attr, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpy_ptds, kNoStream, true>(dst, src, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpy_ptds, kNoStream, true>(Entry(), dst, src, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned N) {
-  return submit<&RealDriver::cuMemsetD16, kNoStream, false>(dstDevice, us, N);
+  return submit<&RealDriver::cuMemsetD16, kNoStream, false>(Entry(), dstDevice, us, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD16Async, 3, false>(dstDevice, us, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD16Async, 3, false>(Entry(), dstDevice, us, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD16Async_ptsz, 3, true>(dstDevice, us, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD16Async_ptsz, 3, true>(Entry(), dstDevice, us, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return submit_fill<&RealDriver::cuMemsetD16_v2, kNoStream, false>(dstDevice, us, N);
+  return submit_fill<&RealDriver::cuMemsetD16_v2, kNoStream, false>(Entry(), dstDevice, us, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return submit_fill<&RealDriver::cuMemsetD16_v2_ptds, kNoStream, true>(dstDevice, us, N);
+  return submit_fill<&RealDriver::cuMemsetD16_v2_ptds, kNoStream, true>(Entry(), dstDevice, us, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned dstPitch, unsigned short us, unsigned Width, unsigned Height) {
-  return submit<&RealDriver::cuMemsetD2D16, kNoStream, false>(dstDevice, dstPitch, us, Width, Height);
+  return submit<&RealDriver::cuMemsetD2D16, kNoStream, false>(Entry(), dstDevice, dstPitch, us, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD2D16Async, 5, false>(dstDevice, dstPitch, us, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D16Async, 5, false>(Entry(), dstDevice, dstPitch, us, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD2D16Async_ptsz, 5, true>(dstDevice, dstPitch, us, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D16Async_ptsz, 5, true>(Entry(), dstDevice, dstPitch, us, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
-  return submit_fill<&RealDriver::cuMemsetD2D16_v2, kNoStream, false>(dstDevice, dstPitch, us, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D16_v2, kNoStream, false>(Entry(), dstDevice, dstPitch, us, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
-  return submit_fill<&RealDriver::cuMemsetD2D16_v2_ptds, kNoStream, true>(dstDevice, dstPitch, us, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D16_v2_ptds, kNoStream, true>(Entry(), dstDevice, dstPitch, us, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned dstPitch, unsigned ui, unsigned Width, unsigned Height) {
-  return submit<&RealDriver::cuMemsetD2D32, kNoStream, false>(dstDevice, dstPitch, ui, Width, Height);
+  return submit<&RealDriver::cuMemsetD2D32, kNoStream, false>(Entry(), dstDevice, dstPitch, ui, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned ui, size_t Width, size_t Height, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD2D32Async, 5, false>(dstDevice, dstPitch, ui, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D32Async, 5, false>(Entry(), dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned ui, size_t Width, size_t Height, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD2D32Async_ptsz, 5, true>(dstDevice, dstPitch, ui, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D32Async_ptsz, 5, true>(Entry(), dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned ui, size_t Width, size_t Height) {
-  return submit_fill<&RealDriver::cuMemsetD2D32_v2, kNoStream, false>(dstDevice, dstPitch, ui, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D32_v2, kNoStream, false>(Entry(), dstDevice, dstPitch, ui, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned ui, size_t Width, size_t Height) {
-  return submit_fill<&RealDriver::cuMemsetD2D32_v2_ptds, kNoStream, true>(dstDevice, dstPitch, ui, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D32_v2_ptds, kNoStream, true>(Entry(), dstDevice, dstPitch, ui, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned dstPitch, unsigned char uc, unsigned Width, unsigned Height) {
-  return submit<&RealDriver::cuMemsetD2D8, kNoStream, false>(dstDevice, dstPitch, uc, Width, Height);
+  return submit<&RealDriver::cuMemsetD2D8, kNoStream, false>(Entry(), dstDevice, dstPitch, uc, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD2D8Async, 5, false>(dstDevice, dstPitch, uc, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D8Async, 5, false>(Entry(), dstDevice, dstPitch, uc, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD2D8Async_ptsz, 5, true>(dstDevice, dstPitch, uc, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D8Async_ptsz, 5, true>(Entry(), dstDevice, dstPitch, uc, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
-  return submit_fill<&RealDriver::cuMemsetD2D8_v2, kNoStream, false>(dstDevice, dstPitch, uc, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D8_v2, kNoStream, false>(Entry(), dstDevice, dstPitch, uc, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
-  return submit_fill<&RealDriver::cuMemsetD2D8_v2_ptds, kNoStream, true>(dstDevice, dstPitch, uc, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D8_v2_ptds, kNoStream, true>(Entry(), dstDevice, dstPitch, uc, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned ui, unsigned N) {
-  return submit<&RealDriver::cuMemsetD32, kNoStream, false>(dstDevice, ui, N);
+  return submit<&RealDriver::cuMemsetD32, kNoStream, false>(Entry(), dstDevice, ui, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned ui, size_t N, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD32Async, 3, false>(dstDevice, ui, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD32Async, 3, false>(Entry(), dstDevice, ui, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned ui, size_t N, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD32Async_ptsz, 3, true>(dstDevice, ui, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD32Async_ptsz, 3, true>(Entry(), dstDevice, ui, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned ui, size_t N) {
-  return submit_fill<&RealDriver::cuMemsetD32_v2, kNoStream, false>(dstDevice, ui, N);
+  return submit_fill<&RealDriver::cuMemsetD32_v2, kNoStream, false>(Entry(), dstDevice, ui, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned ui, size_t N) {
-  return submit_fill<&RealDriver::cuMemsetD32_v2_ptds, kNoStream, true>(dstDevice, ui, N);
+  return submit_fill<&RealDriver::cuMemsetD32_v2_ptds, kNoStream, true>(Entry(), dstDevice, ui, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned N) {
-  return submit<&RealDriver::cuMemsetD8, kNoStream, false>(dstDevice, uc, N);
+  return submit<&RealDriver::cuMemsetD8, kNoStream, false>(Entry(), dstDevice, uc, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD8Async, 3, false>(dstDevice, uc, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD8Async, 3, false>(Entry(), dstDevice, uc, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return submit_fill<&RealDriver::cuMemsetD8Async_ptsz, 3, true>(dstDevice, uc, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD8Async_ptsz, 3, true>(Entry(), dstDevice, uc, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return submit_fill<&RealDriver::cuMemsetD8_v2, kNoStream, false>(dstDevice, uc, N);
+  return submit_fill<&RealDriver::cuMemsetD8_v2, kNoStream, false>(Entry(), dstDevice, uc, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return submit_fill<&RealDriver::cuMemsetD8_v2_ptds, kNoStream, true>(dstDevice, uc, N);
+  return submit_fill<&RealDriver::cuMemsetD8_v2_ptds, kNoStream, true>(Entry(), dstDevice, uc, N);
 }
 
 NVSHARE_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* extSemArray, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* paramsArray, unsigned numExtSems, CUstream stream) {
-  return submit<&RealDriver::cuSignalExternalSemaphoresAsync, 3, false>(extSemArray, paramsArray, numExtSems, stream);
+  return submit<&RealDriver::cuSignalExternalSemaphoresAsync, 3, false>(Entry(), extSemArray, paramsArray, numExtSems, stream);
 }
 
 NVSHARE_EXPORT CUresult cuSignalExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* extSemArray, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* paramsArray, unsigned numExtSems, CUstream stream) {
-  return submit<&RealDriver::cuSignalExternalSemaphoresAsync_ptsz, 3, true>(extSemArray, paramsArray, numExtSems, stream);
+  return submit<&RealDriver::cuSignalExternalSemaphoresAsync_ptsz, 3, true>(Entry(), extSemArray, paramsArray, numExtSems, stream);
 }
 
 NVSHARE_EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned flags) {
-  return submit<&RealDriver::cuStreamAddCallback, 0, false>(hStream, callback, userData, flags);
+  return submit<&RealDriver::cuStreamAddCallback, 0, false>(Entry(), hStream, callback, userData, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void* userData, unsigned flags) {
-  return submit<&RealDriver::cuStreamAddCallback_ptsz, 0, true>(hStream, callback, userData, flags);
+  return submit<&RealDriver::cuStreamAddCallback_ptsz, 0, true>(Entry(), hStream, callback, userData, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* paramArray, unsigned flags) {
-  return submit<&RealDriver::cuStreamBatchMemOp, 0, false>(stream, count, paramArray, flags);
+  return submit<&RealDriver::cuStreamBatchMemOp, 0, false>(Entry(), stream, count, paramArray, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned count, CUstreamBatchMemOpParams* paramArray, unsigned flags) {
-  return submit<&RealDriver::cuStreamBatchMemOp_ptsz, 0, true>(stream, count, paramArray, flags);
+  return submit<&RealDriver::cuStreamBatchMemOp_ptsz, 0, true>(Entry(), stream, count, paramArray, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWaitValue32, 0, false>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWaitValue32, 0, false>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWaitValue32_ptsz, 0, true>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWaitValue32_ptsz, 0, true>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWaitValue32_v2, 0, false>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWaitValue32_v2, 0, false>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWaitValue32_v2_ptsz, 0, true>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWaitValue32_v2_ptsz, 0, true>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWaitValue64, 0, false>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWaitValue64, 0, false>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWaitValue64_ptsz, 0, true>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWaitValue64_ptsz, 0, true>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWaitValue64_v2, 0, false>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWaitValue64_v2, 0, false>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWaitValue64_v2_ptsz, 0, true>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWaitValue64_v2_ptsz, 0, true>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWriteValue32, 0, false>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWriteValue32, 0, false>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWriteValue32_ptsz, 0, true>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWriteValue32_ptsz, 0, true>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWriteValue64, 0, false>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWriteValue64, 0, false>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWriteValue64_ptsz, 0, true>(stream, addr, value, flags);
+  return submit<&RealDriver::cuStreamWriteValue64_ptsz, 0, true>(Entry(), stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* extSemArray, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* paramsArray, unsigned numExtSems, CUstream stream) {
-  return submit<&RealDriver::cuWaitExternalSemaphoresAsync, 3, false>(extSemArray, paramsArray, numExtSems, stream);
+  return submit<&RealDriver::cuWaitExternalSemaphoresAsync, 3, false>(Entry(), extSemArray, paramsArray, numExtSems, stream);
 }
 
 NVSHARE_EXPORT CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* extSemArray, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* paramsArray, unsigned numExtSems, CUstream stream) {
-  return submit<&RealDriver::cuWaitExternalSemaphoresAsync_ptsz, 3, true>(extSemArray, paramsArray, numExtSems, stream);
+  return submit<&RealDriver::cuWaitExternalSemaphoresAsync_ptsz, 3, true>(Entry(), extSemArray, paramsArray, numExtSems, stream);
 }
 
 }  // extern "C"

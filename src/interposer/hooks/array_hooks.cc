@@ -15,9 +15,9 @@ namespace {
 uint64_t key_of(const void* handle) { return reinterpret_cast<uintptr_t>(handle); }
 
 template <typename Handle, typename Create>
-CUresult create(Handle* handle, const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels, Create create_real) {
+CUresult create(Process& process, Handle* handle, const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels, Create create_real) {
   CUcontext context = nullptr;
-  Device* device = handle != nullptr ? process().current_device(&context) : nullptr;
+  Device* device = handle != nullptr ? process.current_device(&context) : nullptr;
   if (device == nullptr || device->refused()) return create_real();
   const size_t bytes = array_bytes(shape, levels, device->ordinal());
   if (bytes == 0) return create_real();
@@ -29,11 +29,11 @@ CUresult create(Handle* handle, const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned l
 }
 
 template <auto Function, typename Handle>
-CUresult destroy(Handle handle) {
+CUresult destroy(Process& process, Handle handle) {
   Device* owner = nullptr;
   size_t bytes = 0;
-  if (process().active()) {
-    process().for_each_device([&](Device& device) {
+  if (process.active()) {
+    process.for_each_device([&](Device& device) {
       if (owner != nullptr) return;
       bytes = device.memory().driver.release(key_of(handle));
       if (bytes > 0) owner = &device;
@@ -50,21 +50,23 @@ CUresult destroy(Handle handle) {
 
 // Between an array and memory, a driver refuses what runs over the end of an allocation (measured of cuMemcpyDtoA). Behind ours lies what
 // is mapped with it, which would be copied: so the driver is asked about an address without memory then.
-CUdeviceptr as_long_as_it_is(CUdeviceptr address, size_t bytes) {
+CUdeviceptr as_long_as_it_is(Process& process, CUdeviceptr address, size_t bytes) {
   AllocationRange range;
   int ordinal = -1;
-  if (!process().active()) return address;
-  if (process().owner(address, &range) == nullptr && !process().ipc.find(address, &range, &ordinal)) return address;
+  if (!process.active()) return address;
+  if (process.owner(address, &range) == nullptr && !process.ipc.find(address, &range, &ordinal)) return address;
   return bytes > range.base + range.bytes - address ? kNowhere : address;
 }
 
 template <auto Function, bool PerThread>
-CUresult into_array(CUarray array, size_t offset, CUdeviceptr from, size_t bytes) {
-  return submit_copy<Function, kNoStream, PerThread>(array, offset, as_long_as_it_is(from, bytes), bytes);
+CUresult into_array(Entry entry, CUarray array, size_t offset, CUdeviceptr from, size_t bytes) {
+  Process& process = entry.process();
+  return submit_copy<Function, kNoStream, PerThread>(entry, array, offset, as_long_as_it_is(process, from, bytes), bytes);
 }
 template <auto Function, bool PerThread>
-CUresult out_of_array(CUdeviceptr to, CUarray array, size_t offset, size_t bytes) {
-  return submit_copy<Function, kNoStream, PerThread>(as_long_as_it_is(to, bytes), array, offset, bytes);
+CUresult out_of_array(Entry entry, CUdeviceptr to, CUarray array, size_t offset, size_t bytes) {
+  Process& process = entry.process();
+  return submit_copy<Function, kNoStream, PerThread>(entry, as_long_as_it_is(process, to, bytes), array, offset, bytes);
 }
 
 }  // namespace
@@ -74,33 +76,35 @@ extern "C" {
 NVSHARE_EXPORT CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* shape) {
   auto real = [&] { return call_real<&RealDriver::cuArrayCreate_v2>(array, shape); };
   if (shape == nullptr) return real();
-  return create(array, {shape->Width, shape->Height, 0, shape->Format, shape->NumChannels, 0}, 0, real);
+  return create(Entry().process(), array, {shape->Width, shape->Height, 0, shape->Format, shape->NumChannels, 0}, 0, real);
 }
 
 NVSHARE_EXPORT CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
   auto real = [&] { return call_real<&RealDriver::cuArray3DCreate_v2>(array, shape); };
-  return shape == nullptr ? real() : create(array, *shape, 0, real);
+  return shape == nullptr ? real() : create(Entry().process(), array, *shape, 0, real);
 }
 
 NVSHARE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels) {
   auto real = [&] { return call_real<&RealDriver::cuMipmappedArrayCreate>(array, shape, levels); };
-  return shape == nullptr || levels == 0 ? real() : create(array, *shape, levels, real);
+  return shape == nullptr || levels == 0 ? real() : create(Entry().process(), array, *shape, levels, real);
 }
 
-NVSHARE_EXPORT CUresult cuArrayDestroy(CUarray array) { return destroy<&RealDriver::cuArrayDestroy>(array); }
-NVSHARE_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return destroy<&RealDriver::cuMipmappedArrayDestroy>(array); }
+NVSHARE_EXPORT CUresult cuArrayDestroy(CUarray array) { return destroy<&RealDriver::cuArrayDestroy>(Entry().process(), array); }
+NVSHARE_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+  return destroy<&RealDriver::cuMipmappedArrayDestroy>(Entry().process(), array);
+}
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoA_v2(CUarray array, size_t offset, CUdeviceptr from, size_t bytes) {
-  return into_array<&RealDriver::cuMemcpyDtoA_v2, false>(array, offset, from, bytes);
+  return into_array<&RealDriver::cuMemcpyDtoA_v2, false>(Entry(), array, offset, from, bytes);
 }
 NVSHARE_EXPORT CUresult cuMemcpyDtoA_v2_ptds(CUarray array, size_t offset, CUdeviceptr from, size_t bytes) {
-  return into_array<&RealDriver::cuMemcpyDtoA_v2_ptds, true>(array, offset, from, bytes);
+  return into_array<&RealDriver::cuMemcpyDtoA_v2_ptds, true>(Entry(), array, offset, from, bytes);
 }
 NVSHARE_EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray array, size_t offset, size_t bytes) {
-  return out_of_array<&RealDriver::cuMemcpyAtoD_v2, false>(to, array, offset, bytes);
+  return out_of_array<&RealDriver::cuMemcpyAtoD_v2, false>(Entry(), to, array, offset, bytes);
 }
 NVSHARE_EXPORT CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr to, CUarray array, size_t offset, size_t bytes) {
-  return out_of_array<&RealDriver::cuMemcpyAtoD_v2_ptds, true>(to, array, offset, bytes);
+  return out_of_array<&RealDriver::cuMemcpyAtoD_v2_ptds, true>(Entry(), to, array, offset, bytes);
 }
 
 }  // extern "C"

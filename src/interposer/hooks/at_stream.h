@@ -11,9 +11,9 @@ namespace nvshare::interposer {
 class AtStream {
  public:
   // `stream`: with the per-thread default stream resolved.
-  explicit AtStream(cuda::CUstream stream) {
+  AtStream(Process& process, cuda::CUstream stream) {
     const RealDriver& driver = real_driver();
-    if (!process().active()) return;
+    if (!process.active()) return;
     driver.cuCtxGetCurrent(&context_);
     if (stream == nullptr || stream == cuda::CU_STREAM_LEGACY || stream == cuda::CU_STREAM_PER_THREAD) return;  // of the current context
     cuda::CUcontext of_stream = nullptr;

@@ -11,9 +11,9 @@ namespace nvshare::interposer {
 
 namespace {
 
-bool is_of_green(CUstream stream) {
+bool is_of_green(Process& process, CUstream stream) {
   const bool made = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-  if (!made || !process().active() || !green_contexts().any()) [[likely]]
+  if (!made || !process.active() || !green_contexts().any()) [[likely]]
     return false;
   const RealDriver& driver = real_driver();
   CUgreenCtx green = nullptr;
@@ -95,16 +95,17 @@ CUresult make_all(size_t count, size_t* failed, CUstream stream, Make make, Duri
 
 }  // namespace
 
-bool batch_one_by_one(CUresult* result, CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
-                      size_t* begins, size_t kinds, size_t* failed, CUstream stream) {
-  if (!is_of_green(stream) || to == nullptr || from == nullptr || sizes == nullptr || attributes == nullptr || begins == nullptr)
+bool batch_one_by_one(Entry entry, CUresult* result, CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
+                      CUmemcpyAttributes* attributes, size_t* begins, size_t kinds, size_t* failed, CUstream stream) {
+  Process& process = entry.process();
+  if (!is_of_green(process, stream) || to == nullptr || from == nullptr || sizes == nullptr || attributes == nullptr || begins == nullptr)
     return false;
   size_t unnamed = 0;
   if (failed == nullptr) failed = &unnamed;
   *failed = SIZE_MAX;
   *result = CUDA_ERROR_INVALID_VALUE;
   if (!is_sound(sizes, count, attributes, begins, kinds, failed) || !has_context()) return true;
-  const auto make = [&](size_t i) { return submit_copy<&RealDriver::cuMemcpyAsync, 3, false>(to[i], from[i], sizes[i], stream); };
+  const auto make = [&](size_t i) { return submit_copy<&RealDriver::cuMemcpyAsync, 3, false>(entry, to[i], from[i], sizes[i], stream); };
   size_t kind = 0;
   *result = make_all(count, failed, stream, make, [&](size_t i) {
     if (kind + 1 < kinds && begins[kind + 1] <= i) ++kind;
@@ -113,9 +114,10 @@ bool batch_one_by_one(CUresult* result, CUdeviceptr* to, CUdeviceptr* from, size
   return true;
 }
 
-bool batch_one_by_one(CUresult* result, size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, size_t* failed, unsigned long long flags,
+bool batch_one_by_one(Entry entry, CUresult* result, size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, size_t* failed, unsigned long long flags,
                       CUstream stream) {
-  if (!is_of_green(stream) || copies == nullptr || !std::all_of(copies, copies + count, names_addresses)) return false;
+  Process& process = entry.process();
+  if (!is_of_green(process, stream) || copies == nullptr || !std::all_of(copies, copies + count, names_addresses)) return false;
   size_t unnamed = 0;
   if (failed == nullptr) failed = &unnamed;
   *failed = SIZE_MAX;
@@ -124,7 +126,7 @@ bool batch_one_by_one(CUresult* result, size_t count, CUDA_MEMCPY3D_BATCH_OP* co
   if (!sound || !has_context()) return true;
   const auto make = [&](size_t i) {
     const CUDA_MEMCPY3D copy = single(copies[i]);
-    return submit_copy<&RealDriver::cuMemcpy3DAsync_v2, 1, false>(&copy, stream);
+    return submit_copy<&RealDriver::cuMemcpy3DAsync_v2, 1, false>(entry, &copy, stream);
   };
   *result = make_all(count, failed, stream, make,
                      [&](size_t i) { return copies[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL; });

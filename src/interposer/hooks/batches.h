@@ -4,28 +4,30 @@
 #pragma once
 
 #include "cuda/driver_api.h"
+#include "interposer/hooks/entry.h"
 
 namespace nvshare::interposer {
 
 using namespace cuda;
 
 // True: the batch was made, or failed, as `result` says. `stream` is one that the program made; the caller is outside the gate.
-bool batch_one_by_one(CUresult* result, CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
-                      size_t* begins, size_t kinds, size_t* failed, CUstream stream);
-bool batch_one_by_one(CUresult* result, size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, size_t* failed, unsigned long long flags,
+bool batch_one_by_one(Entry entry, CUresult* result, CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
+                      CUmemcpyAttributes* attributes, size_t* begins, size_t kinds, size_t* failed, CUstream stream);
+bool batch_one_by_one(Entry entry, CUresult* result, size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, size_t* failed, unsigned long long flags,
                       CUstream stream);
 
 // The newer versions do not tell which copy failed.
-inline bool batch_one_by_one(CUresult* result, CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
+inline bool batch_one_by_one(Entry entry, CUresult* result, CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
                              CUmemcpyAttributes* attributes, size_t* begins, size_t kinds, CUstream stream) {
-  return batch_one_by_one(result, to, from, sizes, count, attributes, begins, kinds, nullptr, stream);
+  return batch_one_by_one(entry, result, to, from, sizes, count, attributes, begins, kinds, nullptr, stream);
 }
-inline bool batch_one_by_one(CUresult* result, size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, unsigned long long flags, CUstream stream) {
-  return batch_one_by_one(result, count, copies, nullptr, flags, stream);
+inline bool batch_one_by_one(Entry entry, CUresult* result, size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, unsigned long long flags,
+                             CUstream stream) {
+  return batch_one_by_one(entry, result, count, copies, nullptr, flags, stream);
 }
 // Any other copy.
 template <typename... Others>
-bool batch_one_by_one(CUresult*, Others...) {
+bool batch_one_by_one(Entry, CUresult*, Others...) {
   return false;
 }
 

@@ -15,8 +15,8 @@ inline bool is_of_captures(CUresult result) {
 // A capture forbids calls such as allocations, frees and changes of a pointer's attributes in threads that have not relaxed their mode.
 // What we serve ourselves would go unnoticed: so the driver is asked for the least memory that there is, and if it refuses that, and ends
 // the capture, so do we (measured: 900 for each of them).
-inline CUresult forbidden_by_a_capture() {
-  if (!process().captures.capturing()) [[likely]]
+inline CUresult forbidden_by_a_capture(Process& process) {
+  if (!process.captures.capturing()) [[likely]]
     return CUDA_SUCCESS;
   CUdeviceptr least = 0;
   const CUresult result = real_driver().cuMemAlloc_v2(&least, 1);
@@ -26,19 +26,19 @@ inline CUresult forbidden_by_a_capture() {
 
 // The same for what names memory of that GPU and needs no context to be current, frees and attributes (measured: 900 without one, too): one
 // of the GPU's is, while the driver is asked.
-inline CUresult forbidden_by_a_capture(int ordinal) {
-  if (!process().captures.capturing()) [[likely]]
+inline CUresult forbidden_by_a_capture(Process& process, int ordinal) {
+  if (!process.captures.capturing()) [[likely]]
     return CUDA_SUCCESS;
-  const BorrowedContext borrowed(ordinal);
-  return forbidden_by_a_capture();
+  const BorrowedContext borrowed(process, ordinal);
+  return forbidden_by_a_capture(process);
 }
 
 // The same for allocations and frees in a stream's order, on a stream that does not capture itself (measured: 906 on the legacy stream
 // beside a capture that it would wait for, and 900 on every stream where cuMemAlloc is forbidden). The driver is asked in that stream. A
 // thread's own default stream is no stream of a green context (measured: 400, whatever else is wrong with the call).
-inline CUresult forbidden_in_order(CUstream stream) {
+inline CUresult forbidden_in_order(Process& process, CUstream stream) {
   const bool of_green = stream == CU_STREAM_PER_THREAD && green_contexts().is_current();
-  if (!process().captures.capturing() && !of_green) [[likely]]
+  if (!process.captures.capturing() && !of_green) [[likely]]
     return CUDA_SUCCESS;
   CUdeviceptr least = 0;
   const CUresult result = real_driver().cuMemAllocAsync(&least, 1, stream);

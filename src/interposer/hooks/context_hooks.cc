@@ -1,9 +1,9 @@
 // Start and end of what we are a guest of: cuInit, contexts.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/entry.h"
 #include "interposer/hooks/reach.h"
 #include "interposer/hooks/shortage.h"
 #include "interposer/process/green_contexts.h"
-#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/references.h"
 
@@ -13,10 +13,10 @@ namespace {
 
 // A context takes hundreds of MiB. Where the driver has no room for it, the GPU's scheduler hears of us before we have one.
 template <auto Function, typename... Arguments>
-CUresult create(CUdevice ordinal, Arguments... arguments) {
+CUresult create(Process& process, CUdevice ordinal, Arguments... arguments) {
   CUresult result = call_real<Function>(arguments...);
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || !process().active()) return result;
-  Device* device = process().attach(ordinal);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || !process.active()) return result;
+  Device* device = process.attach(ordinal);
   Shortage shortage("the creation of a context");
   while (result == CUDA_ERROR_OUT_OF_MEMORY && device != nullptr && device->link().shared() && shortage.make_room_for_context(*device)) {
     result = call_real<Function>(arguments...);
@@ -25,59 +25,59 @@ CUresult create(CUdevice ordinal, Arguments... arguments) {
 }
 
 // The device on which cuCtxCreate just made the current context. Refused: destroys it again.
-CUresult made(CUresult result, CUcontext* context, CUdevice device) {
-  if (result != CUDA_SUCCESS || !process().active() || context == nullptr) return result;
-  if (process().context_made(*context, device)) {
+CUresult made(Process& process, CUresult result, CUcontext* context, CUdevice device) {
+  if (result != CUDA_SUCCESS || !process.active() || context == nullptr) return result;
+  if (process.context_made(*context, device)) {
     contexts_made.store(true, std::memory_order_relaxed);
     look_at_fills_of_peers();
     return result;
   }
   real_driver().cuCtxDestroy_v2(*context);
-  process().context_left(*context);
+  process.context_left(*context);
   *context = nullptr;
   return CUDA_ERROR_NOT_PERMITTED;
 }
 
 template <auto Function>
-CUresult destroy(CUcontext context) {
-  if (!process().active()) return call_real<Function>(context);
-  process().context_leaves(context);
+CUresult destroy(Process& process, CUcontext context) {
+  if (!process.active()) return call_real<Function>(context);
+  process.context_leaves(context);
   CUresult result = call_real<Function>(context);
   if (result == CUDA_SUCCESS) {
-    process().context_left(context);
+    process.context_left(context);
   } else {
-    process().contexts.stays(context);
+    process.contexts.stays(context);
   }
   return result;
 }
 
 // `call` may end the primary context.
 template <typename Call>
-CUresult end_primary_by(CUcontext context, CUdevice device, Call call) {
-  process().context_leaves(context);
+CUresult end_primary_by(Process& process, CUcontext context, CUdevice device, Call call) {
+  process.context_leaves(context);
   CUresult result = call();
   unsigned flags = 0;
   int alive = 0;
   // Parts of the program may have retained it where no hook saw it.
   if (real_driver().cuDevicePrimaryCtxGetState(device, &flags, &alive) == CUDA_SUCCESS && alive != 0) {
-    process().contexts.stays(context);
+    process.contexts.stays(context);
   } else {
-    process().context_left(context);
+    process.context_left(context);
   }
   return result;
 }
 
 template <auto Function>
-CUresult end_primary(CUdevice device) {
-  CUcontext context = process().active() ? process().contexts.primary(device) : nullptr;
+CUresult end_primary(Process& process, CUdevice device) {
+  CUcontext context = process.active() ? process.contexts.primary(device) : nullptr;
   if (context == nullptr) return call_real<Function>(device);
-  return end_primary_by(context, device, [&] { return call_real<Function>(device); });
+  return end_primary_by(process, context, device, [&] { return call_real<Function>(device); });
 }
 
 template <auto Function>
-CUresult release_primary(CUdevice device) {
-  if (process().active() && process().contexts.release_keeps_primary(device)) return call_real<Function>(device);
-  return end_primary<Function>(device);
+CUresult release_primary(Process& process, CUdevice device) {
+  if (process.active() && process.contexts.release_keeps_primary(device)) return call_real<Function>(device);
+  return end_primary<Function>(process, device);
 }
 
 }  // namespace
@@ -85,69 +85,78 @@ CUresult release_primary(CUdevice device) {
 extern "C" {
 
 NVSHARE_EXPORT CUresult cuInit(unsigned flags) {
+  Process& process = Entry().process();
   CUresult result = call_real<&RealDriver::cuInit>(flags);
   if (result != CUDA_SUCCESS) return result;
-  if (!process().active()) process().start();
+  if (!process.active()) process.start();
   hook_references_to_sessions();  // libraries initialise the driver before they use it
   return result;
 }
 
 NVSHARE_EXPORT CUresult cuCtxCreate(CUcontext* context, unsigned flags, CUdevice device) {
-  return made(create<&RealDriver::cuCtxCreate>(device, context, flags, device), context, device);
+  Process& process = Entry().process();
+  return made(process, create<&RealDriver::cuCtxCreate>(process, device, context, flags, device), context, device);
 }
 
 NVSHARE_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
-  return made(create<&RealDriver::cuCtxCreate_v2>(device, context, flags, device), context, device);
+  Process& process = Entry().process();
+  return made(process, create<&RealDriver::cuCtxCreate_v2>(process, device, context, flags, device), context, device);
 }
 
 NVSHARE_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device) {
-  return made(create<&RealDriver::cuCtxCreate_v3>(device, context, affinity, count, flags, device), context, device);
+  Process& process = Entry().process();
+  return made(process, create<&RealDriver::cuCtxCreate_v3>(process, device, context, affinity, count, flags, device), context, device);
 }
 
 NVSHARE_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsigned flags, CUdevice device) {
-  return made(create<&RealDriver::cuCtxCreate_v4>(device, context, parameters, flags, device), context, device);
+  Process& process = Entry().process();
+  return made(process, create<&RealDriver::cuCtxCreate_v4>(process, device, context, parameters, flags, device), context, device);
 }
 
-NVSHARE_EXPORT CUresult cuCtxDestroy(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy>(context); }
-NVSHARE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy_v2>(context); }
+NVSHARE_EXPORT CUresult cuCtxDestroy(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy>(Entry().process(), context); }
+NVSHARE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy_v2>(Entry().process(), context); }
 
 // A context ends when it was detached from as often as it was made and attached to.
 NVSHARE_EXPORT CUresult cuCtxAttach(CUcontext* context, unsigned flags) {
+  Process& process = Entry().process();
   CUresult result = call_real<&RealDriver::cuCtxAttach>(context, flags);
-  if (result == CUDA_SUCCESS && process().active()) process().contexts.attached(*context);
+  if (result == CUDA_SUCCESS && process.active()) process.contexts.attached(*context);
   return result;
 }
 
 NVSHARE_EXPORT CUresult cuCtxDetach(CUcontext context) {
-  if (!process().active()) return call_real<&RealDriver::cuCtxDetach>(context);
-  if (process().contexts.detach_keeps(context)) {
+  Process& process = Entry().process();
+  if (!process.active()) return call_real<&RealDriver::cuCtxDetach>(context);
+  if (process.contexts.detach_keeps(context)) {
     CUresult result = call_real<&RealDriver::cuCtxDetach>(context);
-    if (result != CUDA_SUCCESS) process().contexts.attached(context);
+    if (result != CUDA_SUCCESS) process.contexts.attached(context);
     return result;
   }
-  return destroy<&RealDriver::cuCtxDetach>(context);
+  return destroy<&RealDriver::cuCtxDetach>(process, context);
 }
 
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  CUresult result = create<&RealDriver::cuDevicePrimaryCtxRetain>(device, context, device);
-  if (result != CUDA_SUCCESS || !process().active()) return result;
-  process().contexts.primary_made(*context, device);
-  if (process().context_made(*context, device)) return result;
+  Process& process = Entry().process();
+  CUresult result = create<&RealDriver::cuDevicePrimaryCtxRetain>(process, device, context, device);
+  if (result != CUDA_SUCCESS || !process.active()) return result;
+  process.contexts.primary_made(*context, device);
+  if (process.context_made(*context, device)) return result;
   real_driver().cuDevicePrimaryCtxRelease_v2(device);
   return CUDA_ERROR_NOT_PERMITTED;
 }
 
 // It retains the primary context until it is destroyed.
 NVSHARE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc resources, CUdevice device, unsigned flags) {
-  const CUresult result = create<&RealDriver::cuGreenCtxCreate>(device, handle, resources, device, flags);
-  if (result != CUDA_SUCCESS || !process().active()) return result;
+  Process& process = Entry().process();
+  const CUresult result = create<&RealDriver::cuGreenCtxCreate>(process, device, handle, resources, device, flags);
+  if (result != CUDA_SUCCESS || !process.active()) return result;
   GreenContexts::Green green{*handle, nullptr, nullptr, device};
   const RealDriver& driver = real_driver();
   if (driver.cuCtxFromGreenCtx(&green.context, *handle) != CUDA_SUCCESS) return result;
   if (driver.cuDevicePrimaryCtxRetain(&green.primary, device) != CUDA_SUCCESS) return result;
   driver.cuDevicePrimaryCtxRelease_v2(device);
-  process().contexts.primary_made(green.primary, device);
-  if (process().context_made(green.primary, device)) {
+  process.contexts.primary_made(green.primary, device);
+  if (process.context_made(green.primary, device)) {
     green_contexts().made(green);
     return result;
   }
@@ -156,20 +165,21 @@ NVSHARE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc r
 }
 
 NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
+  Process& process = Entry().process();
   GreenContexts::Green green;
-  if (!process().active() || !green_contexts().find(handle, &green)) return call_real<&RealDriver::cuGreenCtxDestroy>(handle);
+  if (!process.active() || !green_contexts().find(handle, &green)) return call_real<&RealDriver::cuGreenCtxDestroy>(handle);
   // What was freed in the order of its streams is known to be done by their events.
-  if (Device* device = process().device(green.ordinal)) device->memory().stream_frees.collect(true);
+  if (Device* device = process.device(green.ordinal)) device->memory().stream_frees.collect(true);
   auto destroy_it = [&] {
     const CUresult destroyed = call_real<&RealDriver::cuGreenCtxDestroy>(handle);
     if (destroyed != CUDA_SUCCESS) return destroyed;
     green_contexts().gone(handle);
-    process().green_context_left(green.context);
+    process.green_context_left(green.context);
     return destroyed;
   };
-  if (!process().contexts.release_keeps_primary(green.ordinal)) return end_primary_by(green.primary, green.ordinal, destroy_it);
+  if (!process.contexts.release_keeps_primary(green.ordinal)) return end_primary_by(process, green.primary, green.ordinal, destroy_it);
   const CUresult result = destroy_it();
-  if (result != CUDA_SUCCESS) process().contexts.primary_made(green.primary, green.ordinal);
+  if (result != CUDA_SUCCESS) process.contexts.primary_made(green.primary, green.ordinal);
   return result;
 }
 
@@ -177,7 +187,7 @@ NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
 NVSHARE_EXPORT CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx handle) {
   const CUresult result = call_real<&RealDriver::cuCtxFromGreenCtx>(context, handle);
   GreenContexts::Green green;
-  if (result != CUDA_SUCCESS || !process().active() || !green_contexts().find(handle, &green)) return result;
+  if (result != CUDA_SUCCESS || !Entry().process().active() || !green_contexts().find(handle, &green)) return result;
   if (green_contexts().primary_of(*context) == *context) {
     green.context = *context;
     green_contexts().made(green);
@@ -186,13 +196,17 @@ NVSHARE_EXPORT CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx handle)
 }
 
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  return release_primary<&RealDriver::cuDevicePrimaryCtxRelease>(device);
+  return release_primary<&RealDriver::cuDevicePrimaryCtxRelease>(Entry().process(), device);
 }
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  return release_primary<&RealDriver::cuDevicePrimaryCtxRelease_v2>(device);
+  return release_primary<&RealDriver::cuDevicePrimaryCtxRelease_v2>(Entry().process(), device);
 }
-NVSHARE_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) { return end_primary<&RealDriver::cuDevicePrimaryCtxReset>(device); }
-NVSHARE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { return end_primary<&RealDriver::cuDevicePrimaryCtxReset_v2>(device); }
+NVSHARE_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return end_primary<&RealDriver::cuDevicePrimaryCtxReset>(Entry().process(), device);
+}
+NVSHARE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return end_primary<&RealDriver::cuDevicePrimaryCtxReset_v2>(Entry().process(), device);
+}
 
 }  // extern "C"
 }  // namespace nvshare::interposer

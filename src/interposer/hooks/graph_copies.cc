@@ -6,6 +6,7 @@
 
 #include "interposer/memory/graph_nodes.h"
 #include "interposer/once.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -17,12 +18,12 @@ bool differ(MemoryKind a, MemoryKind b) { return a != MemoryKind::kUnknown && b 
 bool comes_before(CUgraphNode a, CUgraphNode b) { return std::less<>()(a, b); }
 
 // The copies of a graph and of those in it.
-void collect(CUgraph graph, std::vector<GraphCopies::Copy>* copies) {
+void collect(Process& process, CUgraph graph, std::vector<GraphCopies::Copy>* copies) {
   each_graph_node(graph, [&](CUgraphNode node, CUgraphNodeType type) {
     CUDA_MEMCPY3D copy{};
     if (type != CU_GRAPH_NODE_TYPE_MEMCPY || real_driver().cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) return;
-    const MemoryKind target = kind_by_driver(copy.dstMemoryType, copy.dstDevice);
-    const MemoryKind source = kind_by_driver(copy.srcMemoryType, copy.srcDevice);
+    const MemoryKind target = kind_by_driver(process, copy.dstMemoryType, copy.dstDevice);
+    const MemoryKind source = kind_by_driver(process, copy.srcMemoryType, copy.srcDevice);
     if (target != MemoryKind::kUnknown || source != MemoryKind::kUnknown) copies->push_back({node, target, source});
   });
 }
@@ -36,10 +37,10 @@ std::vector<GraphCopies::Executable>::iterator GraphCopies::place_of(CUgraphExec
                           [](const Executable& known, CUgraphExec handle) { return std::less<>()(known.handle, handle); });
 }
 
-void GraphCopies::instantiated(CUgraphExec executable, CUgraph graph) {
-  if (!governs()) return;
+void GraphCopies::instantiated(Process& process, CUgraphExec executable, CUgraph graph) {
+  if (!process.active()) return;
   std::vector<Copy> copies;
-  collect(graph, &copies);
+  collect(process, graph, &copies);
   std::sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) { return comes_before(a.node, b.node); });
   Lock lock(mutex_);
   const auto place = place_of(executable);
@@ -57,10 +58,10 @@ void GraphCopies::destroyed(CUgraphExec executable) {
   if (place != executables_.end() && place->handle == executable) executables_.erase(place);
 }
 
-bool GraphCopies::changes_kind(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy) {
-  if (!governs()) return false;
-  const MemoryKind target = kind_by_driver(copy.dstMemoryType, copy.dstDevice);
-  const MemoryKind source = kind_by_driver(copy.srcMemoryType, copy.srcDevice);
+bool GraphCopies::changes_kind(Process& process, CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy) {
+  if (!process.active()) return false;
+  const MemoryKind target = kind_by_driver(process, copy.dstMemoryType, copy.dstDevice);
+  const MemoryKind source = kind_by_driver(process, copy.srcMemoryType, copy.srcDevice);
   Lock lock(mutex_);
   const auto place = place_of(executable);
   if (place == executables_.end() || place->handle != executable) return false;

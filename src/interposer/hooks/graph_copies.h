@@ -15,10 +15,10 @@ namespace nvshare::interposer {
 
 class GraphCopies {
  public:
-  void instantiated(CUgraphExec executable, CUgraph graph);
+  void instantiated(Process& process, CUgraphExec executable, CUgraph graph);
   void destroyed(CUgraphExec executable);
   // False also where a side is not known.
-  bool changes_kind(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy);
+  bool changes_kind(Process& process, CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy);
 
   struct Copy {
     CUgraphNode node;

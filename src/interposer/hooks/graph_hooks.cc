@@ -12,46 +12,43 @@ namespace nvshare::interposer {
 
 namespace {
 
-uint64_t trims_of(int ordinal) {
-  Device* device = process().device(ordinal);
-  return device != nullptr ? device->memory().driver.trims() : 0;
-}
-
-bool capturing(CUstream stream) {
+bool capturing(Process& process, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return process().captures.capturing() && stream != nullptr && stream != CU_STREAM_LEGACY &&
+  return process.captures.capturing() && stream != nullptr && stream != CU_STREAM_LEGACY &&
          real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 // A launch or an upload.
 template <auto Function, bool PerThread>
-CUresult launch(CUgraphExec graph, CUstream stream) {
+CUresult launch(Entry entry, CUgraphExec graph, CUstream stream) {
+  Process& process = entry.process();
   const CUstream on = default_stream(stream, PerThread);
   auto real = [&] { return call_real<Function>(graph, stream); };
   GraphMemory::Need need;
-  if (graph_memory().any() && process().active() && !capturing(on)) need = graph_memory().need_of(graph, trims_of);
-  Device* device = need.bytes > 0 ? process().device(need.ordinal) : nullptr;
-  if (device == nullptr || device->refused()) return pass_gate<Function>(Target{on, true}, real);
+  if (graph_memory().any() && process.active() && !capturing(process, on)) need = graph_memory().need_of(process, graph);
+  Device* device = need.bytes > 0 ? process.device(need.ordinal) : nullptr;
+  if (device == nullptr || device->refused()) return pass_gate<Function>(entry, Target{on, true}, real);
   DeviceMemory& memory = device->memory();
   const uint64_t trims = memory.driver.trims();
   Shortage shortage("a graph's launch");
   for (;;) {
     CUresult result = memory.driver.claim(need.bytes, "memory for a graph");
     if (result != CUDA_SUCCESS) return result;
-    result = pass_gate_once(Target{on, true}, real);  // inside already: paced and counted like any other
+    result = pass_gate_once(entry, Target{on, true}, real);  // inside already: paced and counted like any other
     if (result == CUDA_SUCCESS) graph_memory().launched(graph, trims);
     memory.driver.settle_store(need.bytes, DriverMemory::kGraphs);
-    hold_back(Gate::mark());
+    hold_back(process, Gate::mark());
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !shortage.make_room(*device)) return result;
   }
 }
 
 template <auto Function, typename... Arguments>
-CUresult instantiate(CUgraphExec* executable, CUgraph graph, Arguments... arguments) {
-  CUresult result = look<Function>(executable, graph, arguments...);
+CUresult instantiate(Entry entry, CUgraphExec* executable, CUgraph graph, Arguments... arguments) {
+  Process& process = entry.process();
+  CUresult result = look<Function>(entry, executable, graph, arguments...);
   if (result != CUDA_SUCCESS) return result;
   graph_memory().instantiated(*executable, graph);
-  graph_copies().instantiated(*executable, graph);
+  graph_copies().instantiated(process, *executable, graph);
   return result;
 }
 
@@ -60,39 +57,41 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, Arguments... argume
 extern "C" {
 
 NVSHARE_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-  return launch<&RealDriver::cuGraphLaunch, false>(graph, stream);
+  return launch<&RealDriver::cuGraphLaunch, false>(Entry(), graph, stream);
 }
 NVSHARE_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
-  return launch<&RealDriver::cuGraphLaunch_ptsz, true>(graph, stream);
+  return launch<&RealDriver::cuGraphLaunch_ptsz, true>(Entry(), graph, stream);
 }
 NVSHARE_EXPORT CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
-  return launch<&RealDriver::cuGraphUpload, false>(graph, stream);
+  return launch<&RealDriver::cuGraphUpload, false>(Entry(), graph, stream);
 }
 NVSHARE_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream) {
-  return launch<&RealDriver::cuGraphUpload_ptsz, true>(graph, stream);
+  return launch<&RealDriver::cuGraphUpload_ptsz, true>(Entry(), graph, stream);
 }
 
 NVSHARE_EXPORT CUresult cuGraphInstantiate(CUgraphExec* executable, CUgraph graph, CUgraphNode* error, char* text, size_t bytes) {
-  return instantiate<&RealDriver::cuGraphInstantiate>(executable, graph, error, text, bytes);
+  return instantiate<&RealDriver::cuGraphInstantiate>(Entry(), executable, graph, error, text, bytes);
 }
 NVSHARE_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* executable, CUgraph graph, CUgraphNode* error, char* text, size_t bytes) {
-  return instantiate<&RealDriver::cuGraphInstantiate_v2>(executable, graph, error, text, bytes);
+  return instantiate<&RealDriver::cuGraphInstantiate_v2>(Entry(), executable, graph, error, text, bytes);
 }
 NVSHARE_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long flags) {
-  return instantiate<&RealDriver::cuGraphInstantiateWithFlags>(executable, graph, flags);
+  return instantiate<&RealDriver::cuGraphInstantiateWithFlags>(Entry(), executable, graph, flags);
 }
 NVSHARE_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  return instantiate<&RealDriver::cuGraphInstantiateWithParams>(executable, graph, parameters);
+  return instantiate<&RealDriver::cuGraphInstantiateWithParams>(Entry(), executable, graph, parameters);
 }
 NVSHARE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* executable, CUgraph graph,
                                                           CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  return instantiate<&RealDriver::cuGraphInstantiateWithParams_ptsz>(executable, graph, parameters);
+  return instantiate<&RealDriver::cuGraphInstantiateWithParams_ptsz>(Entry(), executable, graph, parameters);
 }
 NVSHARE_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec graph, CUgraphNode node, const CUDA_MEMCPY3D* copy, CUcontext context) {
-  if (copy != nullptr && (mixes_plain_and_other(named_by(copy)) || graph_copies().changes_kind(graph, node, *copy))) {
+  const Entry entry;
+  Process& process = entry.process();
+  if (copy != nullptr && (mixes_plain_and_other(process, named_by(copy)) || graph_copies().changes_kind(process, graph, node, *copy))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return look<&RealDriver::cuGraphExecMemcpyNodeSetParams>(graph, node, copy, context);
+  return look<&RealDriver::cuGraphExecMemcpyNodeSetParams>(entry, graph, node, copy, context);
 }
 NVSHARE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
   graph_memory().destroyed(graph);
@@ -108,24 +107,31 @@ NVSHARE_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph,
 // Both begin their parameters with the node's type.
 NVSHARE_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                        CUgraphNodeParams* parameters) {
+  const Entry entry;
+  Process& process = entry.process();
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
-  return look<&RealDriver::cuGraphAddNode>(node, graph, dependencies, count, NodeSeen(parameters).get());
+  return look<&RealDriver::cuGraphAddNode>(entry, node, graph, dependencies, count, NodeSeen(process, parameters).get());
 }
 NVSHARE_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                           size_t count, CUgraphNodeParams* parameters) {
+  const Entry entry;
+  Process& process = entry.process();
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
-  return look<&RealDriver::cuGraphAddNode_v2>(node, graph, dependencies, edges, count, NodeSeen(parameters).get());
+  return look<&RealDriver::cuGraphAddNode_v2>(entry, node, graph, dependencies, edges, count, NodeSeen(process, parameters).get());
 }
 
 NVSHARE_EXPORT CUresult cuGraphAddNode_v3(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                           size_t count, CUgraphNodeParams* parameters) {
+  const Entry entry;
+  Process& process = entry.process();
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
-  return look<&RealDriver::cuGraphAddNode_v3>(node, graph, dependencies, edges, count, NodeSeen(parameters).get());
+  return look<&RealDriver::cuGraphAddNode_v3>(entry, node, graph, dependencies, edges, count, NodeSeen(process, parameters).get());
 }
 
 NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
+  Process& process = Entry().process();
   CUresult result = call_real<&RealDriver::cuDeviceGraphMemTrim>(ordinal);
-  Device* device = result == CUDA_SUCCESS && process().active() ? process().device(ordinal) : nullptr;
+  Device* device = result == CUDA_SUCCESS && process.active() ? process.device(ordinal) : nullptr;
   if (device != nullptr) device->memory().driver.trimmed(DriverMemory::kGraphs);
   return result;
 }

@@ -14,13 +14,13 @@ namespace nvshare::interposer {
 
 // The same call inside the gate; waits for the lock where this process has it not.
 template <typename Call>
-CUresult again_with_memory(Call& call) {
+CUresult again_with_memory(Entry entry, Call& call) {
   Mark* mark = Gate::mark();
   if (mark == nullptr) return call();
-  uint32_t flags = gate.enter(mark);
-  if ((flags & Gate::kClosedMask) != 0) enter_slowly(mark, flags, Target{nullptr, false});
+  uint32_t flags = entry.gate().enter(mark);
+  if ((flags & Gate::kClosedMask) != 0) enter_slowly(entry.process(), mark, flags, Target{nullptr, false});
   const CUresult result = call();
-  gate.leave(mark);
+  entry.gate().leave(mark);
   return result;
 }
 
@@ -31,29 +31,31 @@ inline bool may_want_memory(CUresult result) {
 // Virtual memory, which ours is to the driver, is there for a thread with a context only, as memory of pools is; plain memory for each
 // (measured). So a thread without one borrows that of a GPU in use.
 template <typename Call>
-CUresult again_in_a_context(Call& call, CUresult result) {
-  const uint32_t gpus = gpus_in_use();
+CUresult again_in_a_context(Entry entry, Call& call, CUresult result) {
+  Process& process = entry.process();
+  const uint32_t gpus = gpus_in_use(process);
   for (int ordinal = 0; ordinal < 32 && may_want_memory(result); ++ordinal) {
     if ((gpus >> ordinal & 1) == 0) continue;
-    const BorrowedContext borrowed(ordinal);
+    const BorrowedContext borrowed(process, ordinal);
     if (!borrowed) return result;
-    result = again_with_memory(call);
+    result = again_with_memory(entry, call);
   }
   return result;
 }
 
 template <auto Function, typename... Arguments>
-CUresult look(Arguments... arguments) {
-  CUresult result = with_room<Function>(arguments...);
-  if (!may_want_memory(result) || !governs()) [[likely]]
+CUresult look(Entry entry, Arguments... arguments) {
+  CUresult result = with_room<Function>(entry, arguments...);
+  if (!may_want_memory(result) || !entry.process().active()) [[likely]]
     return result;
+  Process& process = entry.process();
   auto call = [&] { return call_real<Function>(arguments...); };
-  result = again_with_memory(call);
+  result = again_with_memory(entry, call);
   if (!may_want_memory(result)) return result;
   const Addresses named = named_by(arguments...);
-  if (need_no_context(named)) result = again_in_a_context(call, result);
+  if (need_no_context(process, named)) result = again_in_a_context(entry, call, result);
   // A copy between GPUs: both are to reach the other's memory.
-  if (result == CUDA_ERROR_INVALID_VALUE && reach_each_other(named)) result = again_with_memory(call);
+  if (result == CUDA_ERROR_INVALID_VALUE && reach_each_other(process, named)) result = again_with_memory(entry, call);
   return result;
 }
 

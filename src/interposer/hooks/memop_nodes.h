@@ -9,11 +9,13 @@
 
 namespace nvshare::interposer {
 
+class Process;
+
 // What the driver is to see of a node's parameters; `parameters` themselves if they name no memory of pools, or are null.
 class MemopsSeen {
  public:
-  explicit MemopsSeen(const cuda::CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters);
-  MemopsSeen(const MemopsSeen&) = delete;
+  MemopsSeen(Process& process, const cuda::CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters);
+  MemopsSeen(Process& process, const MemopsSeen&) = delete;
   MemopsSeen& operator=(const MemopsSeen&) = delete;
   const cuda::CUDA_BATCH_MEM_OP_NODE_PARAMS* get() const { return seen_; }
 
@@ -26,8 +28,8 @@ class MemopsSeen {
 // The same of a node of any kind.
 class NodeSeen {
  public:
-  explicit NodeSeen(cuda::CUgraphNodeParams* parameters);
-  NodeSeen(const NodeSeen&) = delete;
+  NodeSeen(Process& process, cuda::CUgraphNodeParams* parameters);
+  NodeSeen(Process& process, const NodeSeen&) = delete;
   NodeSeen& operator=(const NodeSeen&) = delete;
   cuda::CUgraphNodeParams* get() { return seen_; }
 

@@ -1,12 +1,12 @@
 // Pointer queries: our memory answers as a plain cuMemAlloc's would, also while it is swapped out.
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/capture_rules.h"
+#include "interposer/hooks/entry.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/reach.h"
 #include "interposer/memory/charges.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/green_contexts.h"
-#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -35,7 +35,7 @@ CUresult answer(void* data, T value) {
 // it is asked about 512 bytes of its own, which stay with their context: to free them would wait for the GPU. Not while something captures.
 class TokensOfContexts {
  public:
-  Tokens of(CUcontext context) {
+  Tokens of(Process& process, CUcontext context) {
     Lock lock(mutex_);
     for (const Known& known : known_) {
       if (known.context == context) return known.tokens;
@@ -44,7 +44,7 @@ class TokensOfContexts {
     CUdeviceptr piece = 0;
     CUcontext popped = nullptr;
     const RealDriver& driver = real_driver();
-    if (process().captures.capturing() || driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return tokens;
+    if (process.captures.capturing() || driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return tokens;
     if (driver.cuMemAlloc_v2(&piece, kSmallChargeUnitBytes) == CUDA_SUCCESS &&
         driver.cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, piece) == CUDA_SUCCESS) {
       known_[next_++ % kContexts] = {context, tokens};
@@ -87,10 +87,10 @@ struct Owner {
 };
 
 // A context is current, and it has not ended: a pool's memory stays when its context ends.
-bool context_lives() {
+bool context_lives(Process& process) {
   CUcontext current = nullptr;
   if (real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return false;
-  return !process().current_is_gone();
+  return !process.current_is_gone();
 }
 
 // What another process handed over is for the context that opened it (measured).
@@ -99,7 +99,8 @@ bool is_current(CUcontext context) {
   return real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && green_contexts().primary_of(current) == context;
 }
 
-CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner, const AllocationRange& range) {
+CUresult attribute_of(Process& process, void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner,
+                      const AllocationRange& range) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUdeviceptr piece = owner.of_pool ? kPoolMappingBytes : kMappingBytes;
   switch (attribute) {
@@ -108,8 +109,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:  // the only one that is asked of a context (measured)
-      if (!context_lives()) return CUDA_ERROR_INVALID_CONTEXT;
-      if (owner.imported ? !is_current(range.context) : !may_use(owner.ordinal, range.base, owner.of_pool)) return CUDA_ERROR_INVALID_VALUE;
+      if (!context_lives(process)) return CUDA_ERROR_INVALID_CONTEXT;
+      if (owner.imported ? !is_current(range.context) : !may_use(process, owner.ordinal, range.base, owner.of_pool))
+        return CUDA_ERROR_INVALID_VALUE;
       return answer<CUdeviceptr>(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       answer<void*>(data, nullptr);
@@ -147,15 +149,15 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return answer<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      process().set_sync_memops(address, true);  // the question switches it on (measured)
-      return answer<Tokens>(data, tokens_of_contexts.of(range.context));
+      process.set_sync_memops(address, true);  // the question switches it on (measured)
+      return answer<Tokens>(data, tokens_of_contexts.of(process, range.context));
   }
   return real_driver().cuPointerGetAttribute(data, attribute, address);
 }
 
 // Memory that the program manages itself, while it is not on the GPU: as a driver 580 answers of mapped virtual memory
 // (bench/results/h200-probe.json). Two numbers are ours at all times, because the driver's change with each move.
-CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const ProgramVmm::View& view) {
+CUresult attribute_of(Process& process, void* data, CUpointer_attribute attribute, CUdeviceptr address, const ProgramVmm::View& view) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -163,8 +165,8 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      if (!context_lives()) return CUDA_ERROR_INVALID_CONTEXT;
-      return may_use_virtual(address) ? answer<CUdeviceptr>(data, address) : CUDA_ERROR_INVALID_VALUE;
+      if (!context_lives(process)) return CUDA_ERROR_INVALID_CONTEXT;
+      return may_use_virtual(process, address) ? answer<CUdeviceptr>(data, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return answer<unsigned long long>(data, view.mapping_id);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -205,22 +207,23 @@ bool is_number_of_ours(CUpointer_attribute attribute) {
   return attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID || attribute == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID;
 }
 
-CUresult attributes_of(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address, const ProgramVmm::View& view) {
+CUresult attributes_of(Process& process, unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address,
+                       const ProgramVmm::View& view) {
   CUresult result = call_real<&RealDriver::cuPointerGetAttributes>(count, attributes, data, address);
   if (result != CUDA_SUCCESS || attributes == nullptr || data == nullptr) return result;
   for (unsigned i = 0; i < count; ++i) {
     // What a single question would fail at reads as zero, as the driver has written it.
-    if (!view.placed || is_number_of_ours(attributes[i])) attribute_of(data[i], attributes[i], address, view);
+    if (!view.placed || is_number_of_ours(attributes[i])) attribute_of(process, data[i], attributes[i], address, view);
   }
   return result;
 }
 
 // An allocation of ours, or of another process that this one has imported; false: the driver is to answer, about *address, which is then
 // one that it knows nothing of where the program has no memory but we do: what was freed or closed, or never given out.
-bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
-  if (!process().active()) return false;
+bool find_owner(Process& process, CUdeviceptr* address, AllocationRange* range, Owner* owner) {
+  if (!process.active()) return false;
   bool within = false;
-  Device* device = process().owner(*address, range, &within);
+  Device* device = process.owner(*address, range, &within);
   if (device != nullptr && !device->memory().stream_frees.is_over(*range)) {
     const bool of_pool = pools().placed_at(range->base).pool != nullptr;
     *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && !of_pool, of_pool, false};
@@ -229,8 +232,8 @@ bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   if (within || device != nullptr) *address = kNowhere;
   owner->ipc_capable = owner->of_pool = false;
   owner->imported = true;
-  if (process().ipc.find(*address, range, &owner->ordinal)) return true;
-  if (process().ipc.overlaps(*address, 1)) *address = kNowhere;
+  if (process.ipc.find(*address, range, &owner->ordinal)) return true;
+  if (process.ipc.overlaps(*address, 1)) *address = kNowhere;
   return false;
 }
 
@@ -239,31 +242,33 @@ bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
 extern "C" {
 
 NVSHARE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  Process& process = Entry().process();
   AllocationRange range;
   Owner owner{};
-  if (!find_owner(&address, &range, &owner)) {
+  if (!find_owner(process, &address, &range, &owner)) {
     ProgramVmm::View view;
-    if (process().active() && process().vmm.find(address, &view) && (!view.placed || is_number_of_ours(attribute))) {
-      return attribute_of(data, attribute, address, view);
+    if (process.active() && process.vmm.find(address, &view) && (!view.placed || is_number_of_ours(attribute))) {
+      return attribute_of(process, data, attribute, address, view);
     }
     return call_real<&RealDriver::cuPointerGetAttribute>(data, attribute, address);
   }
-  return attribute_of(data, attribute, address, owner, range);
+  return attribute_of(process, data, attribute, address, owner, range);
 }
 
 NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
+  Process& process = Entry().process();
   AllocationRange range;
   Owner owner{};
-  const bool is_ours = find_owner(&address, &range, &owner);
+  const bool is_ours = find_owner(process, &address, &range, &owner);
   ProgramVmm::View view;
-  if (!is_ours && process().active() && process().vmm.find(address, &view)) {
-    return attributes_of(count, attributes, data, address, view);
+  if (!is_ours && process.active() && process.vmm.find(address, &view)) {
+    return attributes_of(process, count, attributes, data, address, view);
   }
   if (!is_ours || count == 0 || attributes == nullptr || data == nullptr) {  // which the driver refuses, or says itself
     return call_real<&RealDriver::cuPointerGetAttributes>(count, attributes, data, address);
   }
   for (unsigned i = 0; i < count; ++i) {
-    CUresult result = attribute_of(data[i], attributes[i], address, owner, range);
+    CUresult result = attribute_of(process, data[i], attributes[i], address, owner, range);
     // Asked for many at once, the driver leaves a zero where a single question would fail.
     if (result != CUDA_SUCCESS && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER) {
       result = answer<CUdeviceptr>(data[i], 0);
@@ -274,18 +279,19 @@ NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribu
 }
 
 NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  Process& process = Entry().process();
   AllocationRange range;
   Owner owner{};
-  if (value != nullptr && find_owner(&address, &range, &owner)) {
-    if (owner.of_pool && process().current_is_gone()) return CUDA_ERROR_INVALID_VALUE;  // recorded
+  if (value != nullptr && find_owner(process, &address, &range, &owner)) {
+    if (owner.of_pool && process.current_is_gone()) return CUDA_ERROR_INVALID_VALUE;  // recorded
     // Whatever is set (measured).
-    if (const CUresult refused = forbidden_by_a_capture(owner.ordinal); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult refused = forbidden_by_a_capture(process, owner.ordinal); refused != CUDA_SUCCESS) return refused;
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-    process().set_sync_memops(address, *static_cast<const bool*>(value));
+    process.set_sync_memops(address, *static_cast<const bool*>(value));
     return CUDA_SUCCESS;
   }
   ProgramVmm::View view;
-  if (process().active() && value != nullptr && process().vmm.find(address, &view) && !view.placed) {
+  if (process.active() && value != nullptr && process.vmm.find(address, &view) && !view.placed) {
     return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   }
   return call_real<&RealDriver::cuPointerSetAttribute>(value, attribute, address);

@@ -1,18 +1,18 @@
 // Memory pools: the driver keeps the pool and its settings, the counts are ours (memory/pools.h).
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/entry.h"
 #include "interposer/hooks/reach.h"
 #include "interposer/memory/pools.h"
-#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
 namespace {
 
-void measure(CUmemoryPool pool) {
+void measure(Process& process, CUmemoryPool pool) {
   Pools::Pool known;
-  if (!process().active() || !pools().find(pool, &known) || !known.foreign) return;
-  if (Device* device = process().device(known.ordinal)) device->memory().driver.measure(reinterpret_cast<uintptr_t>(pool));
+  if (!process.active() || !pools().find(pool, &known) || !known.foreign) return;
+  if (Device* device = process.device(known.ordinal)) device->memory().driver.measure(reinterpret_cast<uintptr_t>(pool));
 }
 
 // One that the driver has made itself.
@@ -43,12 +43,13 @@ NVSHARE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps
 }
 
 NVSHARE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  Process& process = Entry().process();
   CUresult result = call_real<&RealDriver::cuMemPoolDestroy>(pool);
   if (result != CUDA_SUCCESS) return result;
   Pools::Pool known;
   // Its allocations live on. Those of the driver's stay counted until the pool would be trimmed, which it cannot be any more.
-  if (process().active() && pools().find(pool, &known) && known.foreign) {
-    if (Device* device = process().device(known.ordinal)) device->memory().driver.release(reinterpret_cast<uintptr_t>(pool));
+  if (process.active() && pools().find(pool, &known) && known.foreign) {
+    if (Device* device = process.device(known.ordinal)) device->memory().driver.release(reinterpret_cast<uintptr_t>(pool));
   }
   pools().gone(pool);
   return result;
@@ -68,12 +69,13 @@ NVSHARE_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, v
 
 // What other GPUs may use from now on has to come from the driver's pool; what we have served of it is opened to them.
 NVSHARE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, size_t count) {
+  Process& process = Entry().process();
   CUresult result = call_real<&RealDriver::cuMemPoolSetAccess>(pool, access, count);
   Pools::Pool known;
-  if (result != CUDA_SUCCESS || access == nullptr || !process().active()) return result;
+  if (result != CUDA_SUCCESS || access == nullptr || !process.active()) return result;
   if (!pools().find(pool, &known)) {
     // A default pool that nobody has used yet.
-    process().for_each_device([&](Device& device) { pools().current(device.ordinal()); });
+    process.for_each_device([&](Device& device) { pools().current(device.ordinal()); });
     if (!pools().find(pool, &known)) return result;
   }
   uint32_t opened = 0, closed = 0;
@@ -85,7 +87,7 @@ NVSHARE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessD
     if (!none) pools().make_foreign(pool);
     if (of_gpu && location.id >= 0 && location.id < 32) (none ? closed : opened) |= 1u << location.id;
   }
-  Device* owner = known.ordinal >= 0 ? process().device(known.ordinal) : nullptr;
+  Device* owner = known.ordinal >= 0 ? process.device(known.ordinal) : nullptr;
   if ((opened | closed) == 0 || owner == nullptr) return result;
   pools().set_access(pool, opened, closed);
   if (!pools().placed_any()) return result;
@@ -122,13 +124,13 @@ NVSHARE_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocation
 
 NVSHARE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
   CUresult result = call_real<&RealDriver::cuMemPoolTrimTo>(pool, keep);
-  if (result == CUDA_SUCCESS) measure(pool);
+  if (result == CUDA_SUCCESS) measure(Entry().process(), pool);
   return result;
 }
 
 NVSHARE_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   uint64_t count = 0;
-  if (value == nullptr || !process().active() || !pools().attribute(pool, attribute, &count)) {
+  if (value == nullptr || !Entry().process().active() || !pools().attribute(pool, attribute, &count)) {
     return call_real<&RealDriver::cuMemPoolGetAttribute>(pool, attribute, value);
   }
   *static_cast<cuuint64_t*>(value) = count;
@@ -138,7 +140,7 @@ NVSHARE_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attri
 // The driver judges the value: a high-water mark can be set to zero only, which means to what is in use now.
 NVSHARE_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   CUresult result = call_real<&RealDriver::cuMemPoolSetAttribute>(pool, attribute, value);
-  if (result == CUDA_SUCCESS && process().active()) pools().reset_high(pool, attribute);
+  if (result == CUDA_SUCCESS && Entry().process().active()) pools().reset_high(pool, attribute);
   return result;
 }
 

@@ -16,6 +16,8 @@
 
 namespace nvshare::interposer {
 
+class Process;
+
 using namespace cuda;
 
 using Addresses = std::vector<CUdeviceptr>;
@@ -76,12 +78,10 @@ Addresses named_by(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, Rest...) {
 }
 
 // ---- what is done about it ----
-// We look after this process's memory.
-bool governs();
 // The program uses several GPUs, and some of the addresses are plain memory of ours or imported.
-bool names_several_gpus(const Addresses& named);
+bool names_several_gpus(Process& process, const Addresses& named);
 // Opens what is ours among them to the GPUs of this process; true: something was not open, so that the call may be made again.
-bool reach_each_other(const Addresses& named);
+bool reach_each_other(Process& process, const Addresses& named);
 
 // Some memory was opened so, or imported: fills of it are to be looked at.
 inline constinit std::atomic<bool> opened_to_others{false};
@@ -94,54 +94,56 @@ inline void look_at_fills_of_peers() {
 // A fill wants access also of plain memory, which a copy may have opened without the program's knowing (measured: 1 where peer access is
 // not enabled); and of memory that was opened by IPC, which only the context has that opened it (measured: 1 from any other, where copies
 // are made).
-bool fill_lacks_access(CUdeviceptr address, CUstream stream);
+bool fill_lacks_access(Process& process, CUdeviceptr address, CUstream stream);
 // It is imported, and the stream's GPU has access by a copy alone.
-bool opened_by_a_copy(CUdeviceptr address, CUstream stream);
+bool opened_by_a_copy(Process& process, CUdeviceptr address, CUstream stream);
 
 // The current context's GPU may use an allocation of that GPU: its own, and of others what peer access opens, or for memory of a pool what
 // that pool's access does (measured). True where no context is current.
-bool may_use(int ordinal, CUdeviceptr base, bool of_pool);
+bool may_use(Process& process, int ordinal, CUdeviceptr base, bool of_pool);
 // The same of the program's virtual memory, of which also its own GPU has no access before the program gives it (recorded).
-bool may_use_virtual(CUdeviceptr address);
+bool may_use_virtual(Process& process, CUdeviceptr address);
 
 // Of an executable graph's copy in a thread without a context: a driver refuses plain memory on one side and memory without a context of
 // its own, virtual or a pool's, on the other (measured). To it, ours is virtual as well.
-bool mixes_plain_and_other(const Addresses& named);
+bool mixes_plain_and_other(Process& process, const Addresses& named);
 
 // What memory is to a driver that looks at a graph's copy: it has a context of its own (plain, managed), or none (of a pool, virtual). Not
 // known: host memory, an array, memory that was freed.
 enum class MemoryKind : uint8_t { kUnknown, kOfContext, kOfNone };
-MemoryKind kind_of(CUmemorytype type, CUdeviceptr address);
+MemoryKind kind_of(Process& process, CUmemorytype type, CUdeviceptr address);
 // Also of memory that the driver alone knows, such as that of pools that may be shared.
-MemoryKind kind_by_driver(CUmemorytype type, CUdeviceptr address);
+MemoryKind kind_by_driver(Process& process, CUmemorytype type, CUdeviceptr address);
 
 // A thread without a context may name them: plain memory, also imported, and none that has no context of its own (of a pool, virtual).
-bool need_no_context(const Addresses& named);
+bool need_no_context(Process& process, const Addresses& named);
 
 // A context of that GPU is current to the calling thread while this lives; false: the thread has one already, or there is none.
 class BorrowedContext {
  public:
-  explicit BorrowedContext(int ordinal);
+  BorrowedContext(Process& process, int ordinal);
   ~BorrowedContext();
   BorrowedContext(const BorrowedContext&) = delete;
   BorrowedContext& operator=(const BorrowedContext&) = delete;
   explicit operator bool() const { return context_ != nullptr; }
 
  private:
+  Process& process_;
   CUcontext context_ = nullptr;
 };
 // GPUs (bits) on which the program has a context.
-uint32_t gpus_in_use();
+uint32_t gpus_in_use(Process& process);
 
 // Whether both lie on GPUs that cannot reach each other.
-bool lie_apart(CUdeviceptr one, CUdeviceptr other);
+bool lie_apart(Process& process, CUdeviceptr one, CUdeviceptr other);
 
 // The copy through the peer variant, where that may help; false: it does not. The caller is inside the gate. `stream` is null for a
 // synchronous copy.
-bool copy_by_peers(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread, CUresult* result);
-bool copy_by_peers(const CUDA_MEMCPY2D& copy, const CUstream* stream, bool per_thread, CUresult* result);
-bool copy_by_peers(const CUDA_MEMCPY3D& copy, const CUstream* stream, bool per_thread, CUresult* result);
+bool copy_by_peers(Process& process, CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread,
+                   CUresult* result);
+bool copy_by_peers(Process& process, const CUDA_MEMCPY2D& copy, const CUstream* stream, bool per_thread, CUresult* result);
+bool copy_by_peers(Process& process, const CUDA_MEMCPY3D& copy, const CUstream* stream, bool per_thread, CUresult* result);
 // With the contexts of its memory in place of those that it names, where GPUs cannot reach each other.
-bool copy_by_peers(const CUDA_MEMCPY3D_PEER& copy, const CUstream* stream, bool per_thread, CUresult* result);
+bool copy_by_peers(Process& process, const CUDA_MEMCPY3D_PEER& copy, const CUstream* stream, bool per_thread, CUresult* result);
 
 }  // namespace nvshare::interposer

@@ -25,9 +25,10 @@ constexpr size_t kContextRoomShare = 16;          // of a small GPU
 
 // Whether so much is free on that GPU that a context would fit. Where the program has no other context there the driver cannot be asked:
 // no.
-bool has_room_for_context(const Device& device) {
+bool has_room_for_context(Device& device) {
+  Process& process = device.process();
   const RealDriver& driver = real_driver();
-  const cuda::CUcontext context = process().contexts.pin(device.ordinal());
+  const cuda::CUcontext context = process.contexts.pin(device.ordinal());
   if (context == nullptr) return false;
   size_t free_bytes = 0;
   size_t total = 0;
@@ -37,7 +38,7 @@ bool has_room_for_context(const Device& device) {
     cuda::CUcontext popped = nullptr;
     driver.cuCtxPopCurrent_v2(&popped);
   }
-  process().contexts.unpin(context);
+  process.contexts.unpin(context);
   return known && free_bytes >= std::min(kContextRoom, total / kContextRoomShare);
 }
 
@@ -48,16 +49,16 @@ bool Shortage::give_up(const Device& device, const char* why) const {
   return false;
 }
 
-bool Shortage::make_room() {
+bool Shortage::make_room(Process& process) {
   cuda::CUcontext context = nullptr;
-  Device* device = process().current_device(&context);
+  Device* device = process.current_device(&context);
   return device != nullptr && !device->refused() && make_room(*device);
 }
 
 bool Shortage::make_room(Device& device) {
   const Mark* mark = Gate::mark();
   // A call within a call of ours: the outer one decides.
-  if (mark == nullptr || mark->depth() > 0 || Process::ending()) return false;
+  if (mark == nullptr || mark->depth() > 0 || device.process().ending()) return false;
   if (attempts_ >= kAttemptsMax) return give_up(device, "no room could be made for it");
   const int64_t pause = kPauseFirst_ns << attempts_;
   if (attempts_++ == 0) {
@@ -70,8 +71,8 @@ bool Shortage::make_room(Device& device) {
     sleep_ns(pause);  // nobody to ask; other programs may give something back
     return true;
   }
-  process().wait_for_gate();  // who has the lock may ask for room
-  if (Process::ending()) return false;
+  device.process().wait_for_gate();  // who has the lock may ask for room
+  if (device.process().ending()) return false;
   const uint64_t step = step_;
   step_ = std::min(step_ * 2, kStepMax);
   switch (device.turns().grow(step)) {
@@ -88,7 +89,7 @@ bool Shortage::make_room(Device& device) {
 }
 
 bool Shortage::make_room_for_context(Device& device) {
-  if (Process::ending() || device.refused()) return false;
+  if (device.process().ending() || device.refused()) return false;
   if (attempts_++ >= kContextAttemptsMax) return give_up(device, "no room could be made for a context");
   // Once after a moment: a neighbour may just have given something back.
   if (attempts_ > 1 && has_room_for_context(device))

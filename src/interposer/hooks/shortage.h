@@ -11,6 +11,7 @@
 namespace nvshare::interposer {
 
 class Device;
+class Process;
 
 class Shortage {
  public:
@@ -21,7 +22,7 @@ class Shortage {
   // the error is the program's to see; the log says why.
   bool make_room(Device& device);
   // The same on the GPU of the current context; false without one.
-  bool make_room();
+  bool make_room(Process& process);
   // For the creation of a context on that GPU, before it has one: the scheduler knows of the newcomer, and its neighbours make room for it.
   // False soon where there is room: driver 580 refuses contexts with that error for other reasons as well.
   bool make_room_for_context(Device& device);

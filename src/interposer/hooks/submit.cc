@@ -19,40 +19,40 @@ bool captures(Target target) {
 
 }  // namespace
 
-void finish_memop(bool per_thread) {
-  if (!process().captures.begin_synchronize()) return;
+void finish_memop(Process& process, bool per_thread) {
+  if (!process.captures.begin_synchronize()) return;
   real_driver().cuStreamSynchronize(per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY);
-  process().captures.end_synchronize();
+  process.captures.end_synchronize();
 }
 
-uint32_t enter_slowly(Mark* mark, uint32_t flags, Target target) {
+uint32_t enter_slowly(Process& process, Mark* mark, uint32_t flags, Target target) {
   for (;;) {
     if ((flags & Gate::kClosedMask) == 0 || (flags & Gate::kEnding) != 0) return flags;
     if (mark->depth() > 1) return flags;
     // A drain ends only when no stream captures, and a capture begins only with the gate open: a capturing stream's memory is there.
     if ((flags & Gate::kCapturing) != 0 && captures(target)) return flags;
-    gate.leave(mark);
-    process().wait_for_gate();
-    flags = gate.enter(mark);
+    process.gate.leave(mark);
+    process.wait_for_gate();
+    flags = process.gate.enter(mark);
   }
 }
 
-void leave_slowly(Mark* mark, uint32_t flags, Target target) {
+void leave_slowly(Process& process, Mark* mark, uint32_t flags, Target target) {
   // While a stream captures, an event on another may break the capture (the legacy stream waits for all of them); a synchronous call
   // leaves nothing in flight.
   bool watched = (flags & Gate::kWatched) != 0;
   bool paced = watched && target.has_stream && (flags & (Gate::kCapturing | Gate::kClosedMask)) == 0;
   if (watched) mark->submissions.store(mark->submissions.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (paced) {
-    if (mark->pacer == nullptr) mark->pacer = new Pacer(process());
+    if (mark->pacer == nullptr) mark->pacer = new Pacer(process);
     mark->pacer->submitted(target.stream, (flags & Gate::kLimited) != 0);
   }
-  gate.leave(mark);
-  if (paced && mark->depth() == 0) hold_back(mark);
+  process.gate.leave(mark);
+  if (paced && mark->depth() == 0) hold_back(process, mark);
 }
 
-void hold_back(Mark* mark) {
-  if (mark->pacer != nullptr) mark->pacer->hold((gate.flags() & Gate::kLimited) != 0);
+void hold_back(Process& process, Mark* mark) {
+  if (mark->pacer != nullptr) mark->pacer->hold((process.gate.flags() & Gate::kLimited) != 0);
 }
 
 const char* name_of_slot(const void* slot) {
@@ -60,14 +60,14 @@ const char* name_of_slot(const void* slot) {
   return kSlotNames[static_cast<size_t>(static_cast<const char*>(slot) - table) / sizeof(void*)];
 }
 
-CUresult again_with_room(const char* what, Target target, Attempt attempt, void* call) {
-  if (!process().active()) return CUDA_ERROR_OUT_OF_MEMORY;
+CUresult again_with_room(Process& process, const char* what, Target target, Attempt attempt, void* call) {
+  if (!process.active()) return CUDA_ERROR_OUT_OF_MEMORY;
   Shortage shortage(what);
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   while (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    if ((gate.flags() & Gate::kCapturing) != 0 && captures(target)) return result;
-    if (!shortage.make_room()) return result;
-    result = attempt(call, target);
+    if ((process.gate.flags() & Gate::kCapturing) != 0 && captures(target)) return result;
+    if (!shortage.make_room(process)) return result;
+    result = attempt(process, call, target);
   }
   return result;
 }

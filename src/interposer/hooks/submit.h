@@ -6,8 +6,8 @@
 #include <tuple>
 #include <type_traits>
 
-#include "interposer/gate/gate.h"
 #include "interposer/hooks/batches.h"
+#include "interposer/hooks/entry.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/reach.h"
 #include "interposer/symbols/real_driver.h"
@@ -24,84 +24,87 @@ struct Target {
 
 // Inside the gate, with some flag set: waits, outside, until the gate is open (or the stream captures, whose submissions only record).
 // Returns the flags under which the caller, inside again, may submit.
-uint32_t enter_slowly(Mark* mark, uint32_t flags, Target target);
+uint32_t enter_slowly(Process& process, Mark* mark, uint32_t flags, Target target);
 // After the submission, still inside: leaves; paces the program if somebody waits for the GPU.
-void leave_slowly(Mark* mark, uint32_t flags, Target target);
+void leave_slowly(Process& process, Mark* mark, uint32_t flags, Target target);
 // Outside the gate: waits if too much of this thread's work is in flight. For who was inside for more than the submission.
-void hold_back(Mark* mark);
+void hold_back(Process& process, Mark* mark);
 
 // A call that was out of memory, again and again, inside the gate, as long as room can be made (`what`: its name, or null). The
 // out-of-memory comes back at once where trying again is not safe: on a capturing stream, whose capture the failure has ended.
-using Attempt = CUresult (*)(void* call, Target target);
-CUresult again_with_room(const char* what, Target target, Attempt attempt, void* call);
+using Attempt = CUresult (*)(Process& process, void* call, Target target);
+CUresult again_with_room(Process& process, const char* what, Target target, Attempt attempt, void* call);
 // The name of the driver's function in that slot.
 const char* name_of_slot(const void* slot);
 
-template <typename Call>
-CUresult pass_gate_once(Target target, Call& call) {
+// From: Entry or Within (entry.h).
+template <typename From, typename Call>
+CUresult pass_gate_once(From from, Target target, Call& call) {
   Mark* mark = Gate::mark();
   if (mark == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // no memory for 64 bytes
-  uint32_t flags = gate.enter(mark);
+  uint32_t flags = from.gate().enter(mark);
   if (flags == 0) [[likely]] {
     CUresult result = call();
-    gate.leave(mark);
+    from.gate().leave(mark);
     return result;
   }
-  flags = enter_slowly(mark, flags, target);
+  flags = enter_slowly(from.process(), mark, flags, target);
   if ((flags & Gate::kEnding) != 0 && (flags & Gate::kClosedMask) != 0) {
-    gate.leave(mark);
+    from.gate().leave(mark);
     return CUDA_ERROR_DEINITIALIZED;  // as the driver answers once its own exit handler has run
   }
   CUresult result = call();
-  leave_slowly(mark, flags, target);
+  leave_slowly(from.process(), mark, flags, target);
   return result;
 }
 
 // Function: the slot in RealDriver, for the log.
-template <auto Function = nullptr, typename Call>
-CUresult pass_gate(Target target, Call call) {
-  CUresult result = pass_gate_once(target, call);
+template <auto Function = nullptr, typename From, typename Call>
+CUresult pass_gate(From from, Target target, Call call) {
+  CUresult result = pass_gate_once(from, target, call);
   if (result != CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
     return result;
   const char* what = nullptr;
   if constexpr (!std::is_null_pointer_v<decltype(Function)>) what = name_of_slot(&(real_driver().*Function));
   return again_with_room(
-      what, target, [](void* again, Target on) { return pass_gate_once(on, *static_cast<Call*>(again)); }, &call);
+      from.process(), what, target,
+      [](Process& process, void* again, Target on) { return pass_gate_once(From::of(process), on, *static_cast<Call*>(again)); }, &call);
 }
 
 // Outside the gate at first: what grows need not wait for a turn as long as there is room.
 template <auto Function, typename... Arguments>
-CUresult with_room(Arguments... arguments) {
+CUresult with_room(Entry entry, Arguments... arguments) {
   const auto function = real_driver().*Function;
   CUresult result = function(arguments...);
   if (result != CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
     return result;
   auto call = [&] { return function(arguments...); };
   return again_with_room(
-      name_of_slot(&(real_driver().*Function)), Target{nullptr, false},
-      [](void* again, Target on) { return pass_gate_once(on, *static_cast<decltype(call)*>(again)); }, &call);
+      entry.process(), name_of_slot(&(real_driver().*Function)), Target{nullptr, false},
+      [](Process& process, void* again, Target on) { return pass_gate_once(Entry::of(process), on, *static_cast<decltype(call)*>(again)); },
+      &call);
 }
 
 // The program has set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of some memory.
 inline constinit std::atomic<bool> sync_memops_wanted{false};
 // Waits for the default stream, unless something captures.
-void finish_memop(bool per_thread);
+void finish_memop(Process& process, bool per_thread);
 
 inline CUstream default_stream(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? CU_STREAM_PER_THREAD : stream; }
 
 // Function: the slot in RealDriver. Stream: index of the CUstream among the arguments, or kNoStream. PerThread: a null stream (or none)
 // means the calling thread's own default stream instead of the legacy one.
 template <auto Function, int Stream, bool PerThread, typename... Arguments>
-CUresult submit(Arguments... arguments) {
+CUresult submit(Entry entry, Arguments... arguments) {
   const auto function = real_driver().*Function;
   Target target{PerThread ? CU_STREAM_PER_THREAD : nullptr, false};
   if constexpr (Stream != kNoStream) {
     target = {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
   }
-  const CUresult result = pass_gate<Function>(target, [&] { return function(arguments...); });
+  const CUresult result = pass_gate<Function>(entry, target, [&] { return function(arguments...); });
   if constexpr (Stream == kNoStream) {
     if (sync_memops_wanted.load(std::memory_order_relaxed) && result == CUDA_SUCCESS) [[unlikely]]
-      finish_memop(PerThread);
+      finish_memop(entry.process(), PerThread);
   }
   return result;
 }
@@ -119,71 +122,73 @@ bool is_of_nothing(Arguments... arguments) {
 
 // Fills: see reach.h.
 template <auto Function, int Stream, bool PerThread, typename... Arguments>
-CUresult submit_fill(CUdeviceptr target, Arguments... arguments) {
+CUresult submit_fill(Entry entry, CUdeviceptr target, Arguments... arguments) {
   if (opened_to_others.load(std::memory_order_relaxed)) [[unlikely]] {
     CUstream stream = default_stream(nullptr, PerThread);
     if constexpr (Stream != kNoStream) {
       stream = default_stream(std::get<static_cast<size_t>(Stream - 1)>(std::tuple<Arguments...>(arguments...)), PerThread);
     }
     // Then it is an address without memory, so that the driver says first what else is wrong: a capture that has failed, a context.
-    if (!is_of_nothing(arguments...) && fill_lacks_access(target, stream)) target = kNowhere;
+    if (!is_of_nothing(arguments...) && fill_lacks_access(entry.process(), target, stream)) target = kNowhere;
   }
-  return submit<Function, Stream, PerThread>(target, arguments...);
+  return submit<Function, Stream, PerThread>(entry, target, arguments...);
 }
 
 // Where the call has addresses of two GPUs and cannot be made as it is: by the peer variant. False: it is not of that kind.
-inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return copy_by_peers(to, from, bytes, nullptr, per_thread, result);
+inline bool by_peers(Process& process, bool per_thread, CUresult* result, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy_by_peers(process, to, from, bytes, nullptr, per_thread, result);
 }
-inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return copy_by_peers(to, from, bytes, &stream, per_thread, result);
+inline bool by_peers(Process& process, bool per_thread, CUresult* result, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy_by_peers(process, to, from, bytes, &stream, per_thread, result);
 }
 // The peer variant itself: a driver takes other contexts than the memory's for plain memory. Of what ours is to it that is said for GPUs
 // that reach each other only.
-inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
-  return lie_apart(to, from) && copy_by_peers(to, from, bytes, nullptr, per_thread, result);
+inline bool by_peers(Process& process, bool per_thread, CUresult* result, CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
+                     size_t bytes) {
+  return lie_apart(process, to, from) && copy_by_peers(process, to, from, bytes, nullptr, per_thread, result);
 }
-inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes,
-                     CUstream stream) {
-  return lie_apart(to, from) && copy_by_peers(to, from, bytes, &stream, per_thread, result);
-}
-template <typename Description>
-requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D> ||
-    std::is_same_v<Description, CUDA_MEMCPY3D_PEER>
-bool by_peers(bool per_thread, CUresult* result, const Description* copy) {
-  return copy != nullptr && copy_by_peers(*copy, nullptr, per_thread, result);
+inline bool by_peers(Process& process, bool per_thread, CUresult* result, CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
+                     size_t bytes, CUstream stream) {
+  return lie_apart(process, to, from) && copy_by_peers(process, to, from, bytes, &stream, per_thread, result);
 }
 template <typename Description>
 requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D> ||
     std::is_same_v<Description, CUDA_MEMCPY3D_PEER>
-bool by_peers(bool per_thread, CUresult* result, const Description* copy, CUstream stream) {
-  return copy != nullptr && copy_by_peers(*copy, &stream, per_thread, result);
+bool by_peers(Process& process, bool per_thread, CUresult* result, const Description* copy) {
+  return copy != nullptr && copy_by_peers(process, *copy, nullptr, per_thread, result);
+}
+template <typename Description>
+requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D> ||
+    std::is_same_v<Description, CUDA_MEMCPY3D_PEER>
+bool by_peers(Process& process, bool per_thread, CUresult* result, const Description* copy, CUstream stream) {
+  return copy != nullptr && copy_by_peers(process, *copy, &stream, per_thread, result);
 }
 template <typename... Others>
-bool by_peers(bool, CUresult*, Others...) {
+bool by_peers(Process&, bool, CUresult*, Others...) {
   return false;
 }
 
 // Copies (class submit, cuMemcpy*): see reach.h and batches.h.
 template <auto Function, int Stream, bool PerThread, typename... Arguments>
-CUresult submit_copy(Arguments... arguments) {
+CUresult submit_copy(Entry entry, Arguments... arguments) {
   CUresult result = CUDA_SUCCESS;
-  if (batch_one_by_one(&result, arguments...)) [[unlikely]]
+  if (batch_one_by_one(entry, &result, arguments...)) [[unlikely]]
     return result;
-  result = submit<Function, Stream, PerThread>(arguments...);
+  result = submit<Function, Stream, PerThread>(entry, arguments...);
   if (result != CUDA_ERROR_INVALID_VALUE) [[likely]]
     return result;
   const Addresses named = named_by(arguments...);
-  if (!names_several_gpus(named)) return result;
-  if (reach_each_other(named)) result = submit<Function, Stream, PerThread>(arguments...);
+  Process& process = entry.process();
+  if (!names_several_gpus(process, named)) return result;
+  if (reach_each_other(process, named)) result = submit<Function, Stream, PerThread>(entry, arguments...);
   if (result != CUDA_ERROR_INVALID_VALUE) return result;
   Target target{PerThread ? CU_STREAM_PER_THREAD : nullptr, false};
   if constexpr (Stream != kNoStream) {
     target = {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
   }
-  return pass_gate<Function>(target, [&] {
+  return pass_gate<Function>(entry, target, [&] {
     CUresult copied = CUDA_ERROR_INVALID_VALUE;
-    by_peers(PerThread, &copied, arguments...);
+    by_peers(process, PerThread, &copied, arguments...);
     return copied;
   });
 }

@@ -284,7 +284,7 @@ bool Link::receive() {
 
 // What is in flight is bounded meanwhile, so that what was submitted is what was done, but for some milliseconds.
 void Link::count_progress(bool counts) {
-  if (std::exchange(counts_progress_, counts) != counts) gate.watch(Gate::kWatched, counts);
+  if (std::exchange(counts_progress_, counts) != counts) device_.process().gate.watch(Gate::kWatched, counts);
 }
 
 void Link::wake() {

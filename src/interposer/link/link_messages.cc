@@ -35,7 +35,7 @@ struct Link::Incoming {
   }
   void operator()(const protocol::AskProgress& message) const {
     link.count_progress(message.counts != 0);
-    link.send(protocol::Progress{message.question, gate.submissions()});
+    link.send(protocol::Progress{message.question, device.process().gate.submissions()});
   }
   void operator()(const protocol::WhyWaiting& message) const {
     if (message.question != link.question_) return;

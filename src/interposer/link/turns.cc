@@ -38,13 +38,13 @@ Turns::Outcome Turns::take(const Happening& happening) {
 turn::Effects Turns::step(const Happening& what) {
   turn::Event event{{}, what};
   turn::Seen& seen = event.seen;
-  seen.submissions = gate.submissions();
-  const ProgramWaits::Last waited = gate.waits.last();
+  seen.submissions = device_.process().gate.submissions();
+  const ProgramWaits::Last waited = device_.process().gate.waits.last();
   seen.waited_at = waited.at_ns;
   seen.waited_after = waited.entries;
-  seen.entries = *gate.entries(true);
-  seen.submitting = gate.busy();
-  seen.waiting = gate.waiting() > 0;
+  seen.entries = *device_.process().gate.entries(true);
+  seen.submitting = device_.process().gate.busy();
+  seen.waiting = device_.process().gate.waiting() > 0;
   seen.capturing = device_.process().captures.capturing();
   seen.other_gpus = locks_.load(std::memory_order_relaxed) > (turn::holds_lock(turn_) ? 1 : 0);
   seen.first_use = signs.first_use_ns_.load(std::memory_order_relaxed);
@@ -69,16 +69,18 @@ template <typename Message>
 void Turns::carry_out(const Message& message) {
   device_.link().send(message);
 }
-void Turns::carry_out(const turn::OpenGate&) { gate.clear(device_.gate_bit()); }
-void Turns::carry_out(const turn::CloseGate&) { gate.set(device_.gate_bit()); }
-void Turns::carry_out(const turn::WakeGate&) { gate.clear(0); }
-void Turns::carry_out(const turn::WatchGate& effect) { gate.watch(effect.closely ? Gate::kLimited : Gate::kWatched, effect.wanted); }
+void Turns::carry_out(const turn::OpenGate&) { device_.process().gate.clear(device_.gate_bit()); }
+void Turns::carry_out(const turn::CloseGate&) { device_.process().gate.set(device_.gate_bit()); }
+void Turns::carry_out(const turn::WakeGate&) { device_.process().gate.clear(0); }
+void Turns::carry_out(const turn::WatchGate& effect) {
+  device_.process().gate.watch(effect.closely ? Gate::kLimited : Gate::kWatched, effect.wanted);
+}
 void Turns::carry_out(const turn::ForgetWish&) { wish_known_.store(false, std::memory_order_seq_cst); }
 void Turns::carry_out(const turn::KnowWish&) { wish_known_.store(true, std::memory_order_seq_cst); }
 // In this order: a thread counts itself as waiting before it sets wish_known_, so one of the two is seen.
 void Turns::carry_out(const turn::LookForWaiters&) {
   wish_known_.store(false, std::memory_order_seq_cst);
-  step(turn::WaitersSeen{gate.waiting() > 0});
+  step(turn::WaitersSeen{device_.process().gate.waiting() > 0});
 }
 void Turns::carry_out(const turn::BeginUse&) { signs.first_use_ns_.store(0, std::memory_order_relaxed); }
 void Turns::carry_out(const turn::SetBudget& effect) { signs.budget_.store(effect.bytes, std::memory_order_release); }
@@ -186,7 +188,7 @@ bool Turns::charge(size_t bytes) {
   while (turn_.headroom.answer != Answer::kNone) changed_.wait(mutex_);  // of another thread
   if (device_.limit().lease().charge(bytes)) return true;
   step(turn::HeadroomWanted{bytes});
-  while (turn_.headroom.answer == Answer::kAsked && !Process::ending()) {
+  while (turn_.headroom.answer == Answer::kAsked && !device_.process().ending()) {
     if (!turn_.connected && now_ns() - turn_.disconnected_at > kAlonePatience_ns) break;  // nobody who could say what the others have
     changed_.wait_until(mutex_, now_ns() + kLook_ns);
   }
@@ -249,7 +251,7 @@ void Turns::flush() {
   Lock lock(mutex_);
   if (!turn_.connected) return;
   // What exit handlers free after the driver has gone is on the GPU until the process is: it is not to be given to others before.
-  if (!Process::ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) step(turn::MemoryChanged{});
+  if (!device_.process().ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) step(turn::MemoryChanged{});
   step(turn::NewsSent{});
 }
 

@@ -27,15 +27,15 @@ CUresult DriverMemory::claim(size_t bytes, const char* what) {
   }
   for (bool trimmed = false;;) {
     device_.process().wait_for_gate();
-    if (Process::ending()) {
+    if (device_.process().ending()) {
       refund(device_, bytes);
       return cuda::CUDA_ERROR_DEINITIALIZED;
     }
-    const uint32_t flags = gate.enter(mark);
+    const uint32_t flags = device_.process().gate.enter(mark);
     const bool open = (flags & device_.gate_bit()) == 0;
     bool running = false;
     if (open && residency_.claim(bytes, &running)) return cuda::CUDA_SUCCESS;
-    gate.leave(mark);
+    device_.process().gate.leave(mark);
     if (!open || !running) {
       sleep_ns(1'000'000);  // the lock went in between; or the turn has not quite begun
       continue;
@@ -73,7 +73,7 @@ void DriverMemory::settle(size_t claimed, const Holding& holding) {
       change(claimed, 0);
     }
   }
-  gate.leave(Gate::mark());
+  device_.process().gate.leave(Gate::mark());
   changed();
 }
 
@@ -147,7 +147,7 @@ void DriverMemory::settle_store(size_t claimed, uint64_t store) {
     Lock lock(mutex_);
     set(claimed, {store, bytes, nullptr, true});
   }
-  gate.leave(Gate::mark());
+  device_.process().gate.leave(Gate::mark());
   changed();
 }
 

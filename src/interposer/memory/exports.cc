@@ -18,7 +18,7 @@ using protocol::ExportStatus;
 bool Exports::begin(CUdeviceptr address, IpcToken* token, CUresult* result) {
   bool ours = true;
   // In the gate the memory is on the GPU, and does not leave it.
-  *result = pass_gate(Target{nullptr, false}, [&] {
+  *result = pass_gate(Within(device_.process()), Target{nullptr, false}, [&] {
     Lock lock(blocks_.mutex);
     Block* block = blocks_.lookup(address);
     ours = block != nullptr && !block->cached && block->kind == BlockKind::kVmm && device_.exportable();

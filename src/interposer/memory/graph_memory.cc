@@ -4,6 +4,7 @@
 
 #include "interposer/memory/graph_nodes.h"
 #include "interposer/once.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -59,11 +60,13 @@ void GraphMemory::destroyed(CUgraphExec executable) {
   std::erase_if(executables_, [&](const Executable& known) { return known.handle == executable; });
 }
 
-GraphMemory::Need GraphMemory::need_of(CUgraphExec executable, uint64_t (*trims)(int ordinal)) {
+GraphMemory::Need GraphMemory::need_of(Process& process, CUgraphExec executable) {
   Lock lock(mutex_);
   const Executable* known = find(executable);
   if (known == nullptr) return {};
-  if (known->launched_at == trims(known->ordinal) + 1) return {0, known->ordinal};
+  Device* device = process.device(known->ordinal);
+  const uint64_t trims = device != nullptr ? device->memory().driver.trims() : 0;
+  if (known->launched_at == trims + 1) return {0, known->ordinal};
   return {known->bytes, known->ordinal};
 }
 

@@ -15,6 +15,8 @@
 
 namespace nvshare::interposer {
 
+class Process;
+
 class GraphMemory {
  public:
   // Some graph got a memory node, by hand or by a captured allocation.
@@ -29,8 +31,8 @@ class GraphMemory {
     size_t bytes = 0;
     int ordinal = 0;
   };
-  // `trims`: how often the GPU's graph memory was trimmed (DriverMemory::trims()), by ordinal.
-  Need need_of(cuda::CUgraphExec executable, uint64_t (*trims)(int ordinal));
+  // `process`: whose GPUs know how often their graph memory was trimmed.
+  Need need_of(Process& process, cuda::CUgraphExec executable);
   // It was launched: it has its memory until the next trim.
   void launched(cuda::CUgraphExec executable, uint64_t trims);
 

@@ -17,7 +17,7 @@ constexpr int64_t kSettling_ns = 2'000'000;
 constexpr int64_t kOutOfMemoryPatience_ns = 2'000'000'000;  // a neighbour's memory may take a moment to come free
 
 // Threads without a mark pass the gate unseen.
-void leave_gate() {
+void leave(Gate& gate) {
   if (Mark* mark = Gate::mark()) gate.leave(mark);
 }
 
@@ -49,17 +49,17 @@ bool NewBlocks::enter_gate(bool needs_lock) {
   const TurnSigns& signs = device_.turns().signs;
   Mark* mark = Gate::mark();
   if (needs_lock) device_.process().wait_for_gate();
-  const uint32_t flags = mark != nullptr ? gate.enter(mark) : gate.flags();
-  if ((flags & device_.gate_bit()) == 0 || Process::ending()) return true;
+  const uint32_t flags = mark != nullptr ? device_.process().gate.enter(mark) : device_.process().gate.flags();
+  if ((flags & device_.gate_bit()) == 0 || device_.process().ending()) return true;
   if (signs.draining()) {
-    leave_gate();
-    gate.begin_waiting();
-    gate.wait_change(flags, kSettling_ns);
-    gate.end_waiting();
+    leave(device_.process().gate);
+    device_.process().gate.begin_waiting();
+    device_.process().gate.wait_change(flags, kSettling_ns);
+    device_.process().gate.end_waiting();
     return false;
   }
   if (signs.gang_runs()) {
-    leave_gate();
+    leave(device_.process().gate);
     device_.process().wait_for_gate(&signs);
     return false;
   }
@@ -128,7 +128,7 @@ bool NewBlocks::ceiling_rose_again(size_t bytes, CeilingWait* wait) const {
   bool was_above = false;
   while (use_.allocated() + bytes > device_.limit().ceiling()) {
     was_above = true;
-    if (Process::ending() || !device_.limit().may_rise_to(use_.allocated() + bytes, wait)) return false;
+    if (device_.process().ending() || !device_.limit().may_rise_to(use_.allocated() + bytes, wait)) return false;
     sleep_ns(kSettling_ns);
   }
   return was_above;
@@ -142,7 +142,7 @@ CUresult NewBlocks::allocate(const BlockOrder& order, Block** out) {
     if (!enter_gate(needs_lock)) continue;
     Attempt made;
     const bool settled = attempt(order, needs_lock, &made);
-    leave_gate();
+    leave(device_.process().gate);
     if (!settled) continue;
     if (made.block != nullptr) {
       *out = made.block;
@@ -158,7 +158,7 @@ CUresult NewBlocks::allocate(const BlockOrder& order, Block** out) {
     if (made.result == cuda::CUDA_ERROR_OUT_OF_MEMORY) return refuse(bytes, "the driver has no memory");
     const bool waits = !made.now && !needs_lock;
     if (waits && !device_.limit().may_rise_to(use_.allocated() + bytes, &ceiling_wait)) return refuse(bytes, "it can never fit");
-    if (Process::ending()) return cuda::CUDA_ERROR_DEINITIALIZED;
+    if (device_.process().ending()) return cuda::CUDA_ERROR_DEINITIALIZED;
     if (waits) {  // for the ceiling
       sleep_ns(kSettling_ns);
       continue;

@@ -40,8 +40,8 @@ bool descriptors_supported(int ordinal) {
 
 // As a submission: with the lock, so that all of the program's memory is on the GPU.
 template <typename Call>
-CUresult with_lock(Call call) {
-  return pass_gate(Target{nullptr, false}, call);
+CUresult with_lock(Process& process, Call call) {
+  return pass_gate(Within(process), Target{nullptr, false}, call);
 }
 
 // A handle of the driver's among what cannot move, beside arrays and pools, whose keys are addresses.
@@ -271,7 +271,7 @@ CUresult ProgramVmm::export_handle(void* out, Handle number, cuda::CUmemAllocati
   // As a parent does that hands memory to its children: there are no turns to wait for.
   CUresult result = cuda::CUDA_SUCCESS;
   if (!has_context(ordinal)) result = process_.device(ordinal)->memory().pieces.place_without_context(*block);
-  if (result == cuda::CUDA_SUCCESS) result = with_lock([&] { return function(out, pin(number), type, flags); });
+  if (result == cuda::CUDA_SUCCESS) result = with_lock(process_, [&] { return function(out, pin(number), type, flags); });
   release(number);
   return result;
 }
@@ -340,7 +340,7 @@ CUresult ProgramVmm::map(CUdeviceptr address, size_t bytes, size_t offset, Handl
     // Of what is not ours the driver knows all, but for what else is mapped there.
     if (plain || (handle->block == nullptr && !book_.overlaps(address, bytes))) return map_locked(address, bytes, offset, handle, flags);
   }
-  return with_lock([&] {
+  return with_lock(process_, [&] {
     Lock lock(mutex_);
     ProgramHandle* handle = open_handle(number);
     if (handle == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
@@ -437,7 +437,7 @@ CUresult ProgramVmm::set_access(CUdeviceptr address, size_t bytes, const cuda::C
       return cuda::CUDA_SUCCESS;
     }
   }
-  return with_lock([&] {
+  return with_lock(process_, [&] {
     Lock lock(mutex_);
     CUresult result = driver.cuMemSetAccess(address, bytes, descriptions, count);
     if (result != cuda::CUDA_SUCCESS) return result;

@@ -25,7 +25,7 @@ void Captures::begins(CUstream stream) {
   while (synchronizing_ > 0) changed_.wait(mutex_);
   known_.push_back({++last_, stream, capturing_thread(stream), context});
   count_.fetch_add(1, std::memory_order_acq_rel);
-  gate.set(Gate::kCapturing);
+  gate_.set(Gate::kCapturing);
 }
 
 template <typename Which>
@@ -39,7 +39,7 @@ void Captures::forget(size_t most, Which which) {
     --most;
   }
   if (forgotten == 0) return;
-  if (count_.fetch_sub(forgotten, std::memory_order_acq_rel) == forgotten) gate.clear(Gate::kCapturing);
+  if (count_.fetch_sub(forgotten, std::memory_order_acq_rel) == forgotten) gate_.clear(Gate::kCapturing);
   changed_.notify_all();
 }
 

@@ -15,8 +15,12 @@
 
 namespace nvshare::interposer {
 
+class Gate;
+
 class Captures {
  public:
+  explicit Captures(Gate& gate) : gate_(gate) {}
+
   // Streams capture now.
   bool capturing() const { return count_.load(std::memory_order_acquire) > 0; }
 
@@ -49,6 +53,7 @@ class Captures {
   template <typename Which>
   void forget(size_t most, Which which);
 
+  Gate& gate_;
   std::atomic<int> count_{0};
   Mutex mutex_;
   Condition changed_;

@@ -40,7 +40,7 @@ void say_why(char (&why)[protocol::kKeepsWhyBytes], const char* name, const char
 bool hold_for_unknown_call(const char* name, const char* session) {
   char why[protocol::kKeepsWhyBytes];
   say_why(why, name, session);
-  return process().hold_resident(why);
+  return this_process().hold_resident(why);
 }
 
 constexpr ChoiceVariable<protocol::Backend, 3> kBackend = {
@@ -53,10 +53,10 @@ constexpr ChoiceVariable<protocol::Backend, 3> kBackend = {
 
 }  // namespace
 
-void Process::in_forked_child() { process().reset_after_fork(); }
+void Process::in_forked_child() { this_process().reset_after_fork(); }
 
 // Runs before the driver's own exit handler, because it was registered later.
-void Process::at_program_exit() { process().program_ends(); }
+void Process::at_program_exit() { this_process().program_ends(); }
 
 void Process::program_ends() {
   gate.set(Gate::kEnding);
@@ -69,12 +69,12 @@ void Process::program_ends() {
   gate.clear(0);  // wakes who waits
 }
 
-Process& process() { return made_once<Process>(); }
+Process& this_process() { return made_once<Process>(); }
 
 CUresult Process::start() {
   Lock lock(attach_mutex_);
   if (active()) return cuda::CUDA_SUCCESS;
-  gate.on_thread_end([](uint64_t thread) { process().captures.left_with_thread(thread); });
+  gate.on_thread_end([](uint64_t thread) { this_process().captures.left_with_thread(thread); });
   gate.initialise();
   backend_ = value_of(kBackend);
   needed_ = scheduler_needed();

@@ -73,18 +73,19 @@ class Process {
   // Blocks until the gate is open for all GPUs, asking for the locks that are missing, or until the program ends; where `joins` says so, no
   // longer than others of that tenant run without it.
   void wait_for_gate(const TurnSigns* joins = nullptr);
-  static bool ending() { return (gate.flags() & Gate::kEnding) != 0; }
+  bool ending() const { return (gate.flags() & Gate::kEnding) != 0; }
 
   // None of the program's memory leaves a GPU from now on, whoever asks: something may use it that no hook sees. Waits for the lock, so
   // that all of it is there. `why` is a sentence's end that is told to people. False: it could not be done yet.
   bool hold_resident(const char* why);
 
   // Its parts, each with data and a mutex of its own.
-  Captures captures;        // streams that capture
-  Contexts contexts;        // which there are, and who of ours is in one
-  PeerAccess peers{*this};  // which GPU may use whose memory
-  Ipc ipc{*this};           // memory of other processes
-  ProgramVmm vmm{*this};    // the program's own virtual memory management
+  Gate& gate = program_gate;  // which hooks pass (hooks/entry.h)
+  Captures captures{gate};    // streams that capture
+  Contexts contexts;          // which there are, and who of ours is in one
+  PeerAccess peers{*this};    // which GPU may use whose memory
+  Ipc ipc{*this};             // memory of other processes
+  ProgramVmm vmm{*this};      // the program's own virtual memory management
 
  private:
   static void in_forked_child();
@@ -104,6 +105,7 @@ class Process {
   SchedulerNeeded needed_;
 };
 
-Process& process();
+// For who is given no process: hooks (hooks/entry.h), and what the C library calls (process.cc).
+Process& this_process();
 
 }  // namespace nvshare::interposer

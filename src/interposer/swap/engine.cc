@@ -141,7 +141,7 @@ void SwapEngine::run_drain(const Job& job) {
   Turns& turns = device_.turns();
   for (;;) {
     if (!turns.ask([&](const turn::Turn& turn) { return turn::drain_wanted(turn, job.id); }) || stopping()) return;
-    if (!gate.quiesce(now_ns() + kSlice_ns)) continue;
+    if (!device_.process().gate.quiesce(now_ns() + kSlice_ns)) continue;
     if (!device_.process().captures.wait_for_none(now_ns() + kSlice_ns)) continue;
     const bool together = turns.ask([&](const turn::Turn& turn) { return turn::drains_together(turn, job.id); });
     // What runs on other GPUs may use this one's memory. Where all of them are left together that is waited for when each has drained.

@@ -50,7 +50,7 @@ void Unchanged::node_says(bool on) { wanted_.store(wish_ == Wish::kNone ? on : w
 
 void Unchanged::end(const char* why, int error) {
   ended_.store(true, std::memory_order_relaxed);
-  if (Process::ending()) return;
+  if (device_.process().ending()) return;
   log(LogLevel::kWarning, "memory that did not change is copied as well: %s (CUDA error %d)", why, error);
 }
 
