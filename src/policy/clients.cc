@@ -116,7 +116,7 @@ static void note_on_several(State& state, TenantId tenant, const Spread& spread)
 
 void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   Tenancy& tenancy = gpu.of_tenant[client.tenant];
-  tenancy.clients[client.id] = &client;
+  tenancy.clients.emplace(client.id, &client);
   client.indexed.tenancy = &tenancy;
   if (tenancy.account == nullptr) {
     if (Account* account = known_account(state.config, gpu, client.tenant)) {

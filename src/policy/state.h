@@ -13,6 +13,7 @@
 
 #include "policy/client.h"
 #include "policy/constants.h"
+#include "policy/flat.h"
 #include "policy/limits/quota.h"
 #include "policy/policy.h"
 
@@ -40,17 +41,9 @@ class DepartedMemory {
 struct Tenancy {
   Doing does;
   Account* account = nullptr;  // null: none yet
-  std::map<ClientId, Client*> clients;
+  FlatMap<ClientId, Client*> clients;
   std::vector<Client*> waiting;  // of them, by id
 };
-
-// Of an index: an entry comes to stand in another place, and keeps its node.
-template <typename Key>
-void move_entry(std::set<Key>& index, const Key& from, const Key& to) {
-  auto node = index.extract(from);
-  node.value() = to;
-  index.insert(std::move(node));
-}
 
 // Clients that wait for what others hold.
 struct Contenders {
@@ -173,19 +166,19 @@ struct ShareTurn {
 // The clients that wait on a GPU (queue.cc).
 struct Queue {
   PlaceTerms terms;  // as of the last refresh_queue(), as what stands in `order` and in the two below it
-  std::map<Place, Client*> order;
-  std::set<std::pair<Instant, ClientId>> low, promoted;  // of lower priority than others: by when they began to wait
-  std::vector<Client*> fresh;                            // that are not in `order` yet
-  std::set<std::pair<Instant, ClientId>> late;           // that come last until then
-  std::set<std::pair<Duration, ClientId>> ordinary;      // that others may go before: by Wait::passed_at_start
+  FlatMap<Place, Client*> order;
+  FlatSet<std::pair<Instant, ClientId>> low, promoted;  // of lower priority than others: by when they began to wait
+  std::vector<Client*> fresh;                           // that are not in `order` yet
+  FlatSet<std::pair<Instant, ClientId>> late;           // that come last until then
+  FlatSet<std::pair<Duration, ClientId>> ordinary;      // that others may go before: by Wait::passed_at_start
   // These two are asked for only where there are no limits, and beside limits not kept.
   bool rooms_kept = true;
-  std::set<std::pair<Bytes, ClientId>> by_room;    // all, by room_asked()
-  std::map<ClientId, Client*> unplaced;            // that are not is_put_off()
-  std::set<std::pair<Instant, ClientId>> unnoted;  // whose reason the log does not have: by when it may
-  uint32_t waiters = 0, memory_waiters = 0;        // that wait for neighbours; for memory
-  std::map<ClientId, Client*> free;                // that neither limits nor turns keep waiting
-  size_t ending = 0;                               // LastTurn::due
+  FlatSet<std::pair<Bytes, ClientId>> by_room;    // all, by room_asked()
+  FlatMap<ClientId, Client*> unplaced;            // that are not is_put_off()
+  FlatSet<std::pair<Instant, ClientId>> unnoted;  // whose reason the log does not have: by when it may
+  uint32_t waiters = 0, memory_waiters = 0;       // that wait for neighbours; for memory
+  FlatMap<ClientId, Client*> free;                // that neither limits nor turns keep waiting
+  size_t ending = 0;                              // LastTurn::due
 };
 
 // Whether what was decided on a GPU in the last step depends on how much room host memory has.
@@ -205,17 +198,17 @@ struct Gpu {
   std::map<TenantId, Tenancy> of_tenant;  // the same
   int64_t tenants_working = 0;            // with Tenancy::works
   Sums sums;                              // over clients
-  std::map<GrantId, Client*> holders;     // of the lock, in the order of their grants
-  std::map<ClientId, Client*> waiting;
-  Queue queue;                            // the same
-  std::map<ClientId, Client*> evictable;  // without the lock, and with memory that could move out
+  FlatMap<GrantId, Client*> holders;      // of the lock, in the order of their grants
+  FlatMap<ClientId, Client*> waiting;
+  Queue queue;                           // the same
+  FlatMap<ClientId, Client*> evictable;  // without the lock, and with memory that could move out
   // Holders of which more is to be said than that they run with all their memory, and clients that move out or failed to: the others need
   // nothing in a step that is not about them.
-  std::map<ClientId, Client*> unsettled;
+  FlatMap<ClientId, Client*> unsettled;
   std::map<int, int64_t> priorities;  // how many clients have which
   // Without the lock, and not waiting for it: when they had it last. Those of more than kShareWindow ago may be missing.
-  std::set<std::pair<Instant, ClientId>> lately;
-  std::map<std::pair<Bytes, ClientId>, Client*> slack_takers;  // holders that may be given more than they need, by Indexed::slack_key
+  FlatSet<std::pair<Instant, ClientId>> lately;
+  FlatMap<std::pair<Bytes, ClientId>, Client*> slack_takers;  // holders that may be given more than they need, by Indexed::slack_key
   Bytes needs_most = 0;            // no client's need() beyond its immovable() bytes is more; all may be less by now
   uint64_t holders_hash = 0;       // of who has the lock: a sum, so that one can be taken out
   std::vector<ClientId> touched;   // in the last step: those that it may have changed; some twice, some that are gone
@@ -285,7 +278,7 @@ class State {
   Config config;
   std::map<GpuId, Gpu> gpus;
   std::unordered_map<ClientId, Client*> clients;        // of all GPUs. To be looked up: its order is none
-  std::set<std::pair<Instant, GpuId>> wakes;            // when GPUs are to be looked at again (Gpu::wake)
+  FlatSet<std::pair<Instant, GpuId>> wakes;             // when GPUs are to be looked at again (Gpu::wake)
   std::map<TenantId, std::map<GpuId, int64_t>> homes;   // how many clients of tenants are where
   std::map<GpuId, Gpu*> limited;                        // GPUs on which time is billed (Quota::limited)
   std::map<GangId, Gang> gangs;                         // kept up to date by form_gangs()

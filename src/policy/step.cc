@@ -276,13 +276,8 @@ std::set<GpuId> around_before(State& state, const Event& event) {
 
 void note_wake(State& state, Gpu& gpu) {
   if (gpu.wake.at == gpu.wake.indexed) return;
-  if (gpu.wake.indexed && gpu.wake.at) {
-    move_entry(state.wakes, {*gpu.wake.indexed, gpu.id}, {*gpu.wake.at, gpu.id});
-  } else if (gpu.wake.indexed) {
-    state.wakes.erase({*gpu.wake.indexed, gpu.id});
-  } else {
-    state.wakes.emplace(*gpu.wake.at, gpu.id);
-  }
+  if (gpu.wake.indexed) state.wakes.erase({*gpu.wake.indexed, gpu.id});
+  if (gpu.wake.at) state.wakes.insert({*gpu.wake.at, gpu.id});
   gpu.wake.indexed = gpu.wake.at;
 }
 

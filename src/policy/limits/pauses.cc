@@ -87,9 +87,9 @@ void resume_turn(Context& context, Client& client) {
 }
 
 void end_pauses(Context& context, Gpu& gpu) {
-  for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
-    Client& client = *(at++)->second;
-    if (client.state != ClientState::kPaused) continue;
+  each_while_changing(gpu.unsettled, [&](Client* unsettled) {
+    Client& client = *unsettled;
+    if (client.state != ClientState::kPaused) return;
     const Instant until = *client.turn.pause.since + kPauseMost;
     if (is_eligible(context.state, gpu, client) && context.now < until && !stands_in_the_way(context.state, gpu, client)) {
       context.wake(gpu, until);
@@ -97,7 +97,7 @@ void end_pauses(Context& context, Gpu& gpu) {
       ask_one_to_drop(context, gpu, client,
                       "it pauses, and others wait for it or its pause has lasted");  // if it has a gang by now, the others go on
     }
-  }
+  });
 }
 
 }  // namespace nvshare::policy

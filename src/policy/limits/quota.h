@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "policy/flat.h"
 #include "policy/policy.h"
 
 namespace nvshare::policy {
@@ -319,7 +320,7 @@ struct Ranking {
     bool operator<(const Place& other) const { return start != other.start ? start > other.start : tenant < other.tenant; }
   };
   bool open = false;                    // tenants may come in: their shares are those that `quota` stands for
-  std::set<Place> places;               // in the order of their turns
+  FlatSet<Place> places;                // in the order of their turns
   std::array<int64_t, 101> ceilings{};  // how many of them have which, in percent
   int64_t quota = 0;                    // of each
   Duration earned = 0;                  // by each
@@ -337,16 +338,16 @@ struct Changes {
   std::vector<Account*> to_hold;            // whose clients that wait may run, or have to hear why not
   bool hold_all = true;                     // all of them may
   Ranking ranking;
-  std::vector<Account*> apart;                             // that are not ranked, in the order of tenants
-  std::vector<Account*> to_rank;                           // of these all that wait for a turn, and maybe others
-  std::vector<Account*> runs;                              // Slice::runs
-  std::vector<Account*> held;                              // that may be throttled, yield, or owe (may_be_held())
-  bool balances = true;                                    // or who is exclusive, may have changed since `held` was made
-  std::vector<Account*> gone;                              // without clients here
-  std::vector<Account*> holding;                           // for accounts_that_hold()
-  Account* owner = nullptr;                                // of Quota::owner; null: to be looked for
-  std::set<std::pair<Instant, TenantId>> active, present;  // of those that are not busy: until when they count so
-  int64_t limited = 0;                                     // how many with clients here have a limit
+  std::vector<Account*> apart;                            // that are not ranked, in the order of tenants
+  std::vector<Account*> to_rank;                          // of these all that wait for a turn, and maybe others
+  std::vector<Account*> runs;                             // Slice::runs
+  std::vector<Account*> held;                             // that may be throttled, yield, or owe (may_be_held())
+  bool balances = true;                                   // or who is exclusive, may have changed since `held` was made
+  std::vector<Account*> gone;                             // without clients here
+  std::vector<Account*> holding;                          // for accounts_that_hold()
+  Account* owner = nullptr;                               // of Quota::owner; null: to be looked for
+  FlatSet<std::pair<Instant, TenantId>> active, present;  // of those that are not busy: until when they count so
+  int64_t limited = 0;                                    // how many with clients here have a limit
 
   std::optional<Present> counted;  // of all; none: something has changed since they were
 

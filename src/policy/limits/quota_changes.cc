@@ -50,10 +50,10 @@ void set_owner(Quota& quota, Account* owner) {
 
 Instant last_busy(const Quota& quota, const Account& account) { return account.seen.busy ? quota.changes.looked_at : account.last_busy; }
 
-static void note_until(std::set<std::pair<Instant, TenantId>>& index, TenantId tenant, Instant& known, Instant until) {
+static void note_until(FlatSet<std::pair<Instant, TenantId>>& index, TenantId tenant, Instant& known, Instant until) {
   if (known == until) return;
   if (known != 0) index.erase({known, tenant});
-  if (until != 0) index.emplace(until, tenant);
+  if (until != 0) index.insert({until, tenant});
   known = until;
 }
 
@@ -89,7 +89,7 @@ static void look_at_all(Context& context, Quota& quota) {
   }
 }
 
-static void look_at_due(Context& context, Quota& quota, std::set<std::pair<Instant, TenantId>>& index) {
+static void look_at_due(Context& context, Quota& quota, const FlatSet<std::pair<Instant, TenantId>>& index) {
   while (!index.empty() && index.begin()->first <= context.now) look_at(context, quota, *quota.accounts.find(index.begin()->second));
 }
 

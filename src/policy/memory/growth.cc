@@ -167,18 +167,15 @@ void settle_growth(Context& context, Gpu& gpu) {
       if (need(*client) > ceiling(context.config(), gpu, *client)) forget_unmet(*client);  // to be refused, not waited for
     }
   }
-  for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
-    Client& client = *(at++)->second;  // it may be settled then
-    if (!client.growth || !client.stays() || client.growth->satisfied) continue;
+  each_while_changing(gpu.unsettled, [&](Client* unsettled) {
+    Client& client = *unsettled;  // it may be settled then
+    if (!client.growth || !client.stays() || client.growth->satisfied) return;
     const Bytes most = ceiling(context.config(), gpu, client);
-    if (need(client) > most) {
-      refuse(context, client, "even alone on this GPU it could have no more than " + mib(most));
-      continue;
-    }
+    if (need(client) > most) return refuse(context, client, "even alone on this GPU it could have no more than " + mib(most));
     if (!client.growth->wait_sent) context.actions.push_back(SendWait{client.id, client.growth->request});
     client.growth->wait_sent = true;
     growing = true;
-  }
+  });
 
   // Evictions suffice, or will once a dead client's memory is gone; a failed one is tried again before anybody has to leave for it.
   if (room_if(context.state, gpu, {.departed_freed = true}, context.now).fits()) return;

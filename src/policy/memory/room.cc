@@ -138,15 +138,15 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   const Roles former = std::exchange(client.indexed.roles, roles);
   if (former.grant != roles.grant) {
     if (former.grant != 0) gpu.holders.erase(former.grant);
-    if (roles.grant != 0) gpu.holders.emplace_hint(gpu.holders.end(), roles.grant, &client);
+    if (roles.grant != 0) gpu.holders.emplace(roles.grant, &client);
     if (former.grant == 0) gpu.holders_hash += hash_of(client.id);
     if (roles.grant == 0) gpu.holders_hash -= hash_of(client.id);
   }
   if (former.lately != roles.lately) {
     if (former.lately) gpu.lately.erase({*former.lately, client.id});
-    if (roles.lately) gpu.lately.emplace_hint(gpu.lately.end(), *roles.lately, client.id);
+    if (roles.lately) gpu.lately.insert({*roles.lately, client.id});
   }
-  const auto move = [&](bool before, bool now, std::map<ClientId, Client*>& index) {
+  const auto move = [&](bool before, bool now, FlatMap<ClientId, Client*>& index) {
     if (before && !now) index.erase(client.id);
     if (!before && now) index.emplace(client.id, &client);
   };
@@ -164,7 +164,7 @@ static void note_slack(Gpu& gpu, Client& client, bool takes, Bytes slack) {
   if (takes ? client.indexed.slack_key && *client.indexed.slack_key <= slack : !client.indexed.slack_key) return;
   if (client.indexed.slack_key) gpu.slack_takers.erase({*client.indexed.slack_key, client.id});
   client.indexed.slack_key = takes ? std::optional(slack) : std::nullopt;
-  if (takes) gpu.slack_takers.emplace(std::pair(slack, client.id), &client);
+  if (takes) gpu.slack_takers.emplace({slack, client.id}, &client);
 }
 
 void find_slack_takers(Gpu& gpu, Bytes below, std::vector<Client*>& takers) {

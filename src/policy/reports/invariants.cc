@@ -152,7 +152,7 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     const auto broken = [&, id = id](const char* what) { return "client " + std::to_string(id) + " " + what; };
     if (client.indexed.home != &gpu) return broken("is indexed elsewhere");
     if (client.indexed.roles != roles_of(client)) return broken("is not indexed as what it is");
-    const auto has = [id = id, own = &client](const std::map<ClientId, Client*>& index) {
+    const auto has = [id = id, own = &client](const FlatMap<ClientId, Client*>& index) {
       const auto at = index.find(id);
       return at != index.end() && at->second == own;
     };

@@ -454,7 +454,7 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
   const bool limits_rest = gpu.quota.limited && gpu.quota.behind != nullptr;  // then they say what they said
   if (gpu.waiting.empty() || (limits_rest && gpu.queue.free.empty())) return;
   refresh_queue(context, gpu);
-  const auto add = [&](const std::map<ClientId, Client*>& clients) {
+  const auto add = [&](const FlatMap<ClientId, Client*>& clients) {
     for (const auto& [id, client] : clients) queue.emplace_back(*client->indexed.queued.place, client);
   };
   if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) return add(gpu.waiting);

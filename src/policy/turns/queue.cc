@@ -53,11 +53,11 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
   queue.fresh.push_back(&client);
   queue.free.emplace(client.id, &client);
   queue.ending += keys.ends;
-  if (keys.last_until > 0) queue.late.emplace(keys.last_until, client.id);
-  if (is_ordinary(keys)) queue.ordinary.emplace(keys.passed_at_start, client.id);
+  if (keys.last_until > 0) queue.late.insert({keys.last_until, client.id});
+  if (is_ordinary(keys)) queue.ordinary.insert({keys.passed_at_start, client.id});
   if (queue.rooms_kept) {
     entry.room = room_asked(client);
-    queue.by_room.emplace(entry.room, client.id);
+    queue.by_room.insert({entry.room, client.id});
   }
 }
 
@@ -94,7 +94,8 @@ std::optional<Instant> wait_note_due(const Client& client) {
 static void note_room(Queue& queue, Client& client) {
   QueueEntry& entry = client.indexed.queued;
   if (const Bytes room = room_asked(client); room != entry.room) {
-    move_entry(queue.by_room, {entry.room, client.id}, {room, client.id});
+    queue.by_room.erase({entry.room, client.id});
+    queue.by_room.insert({room, client.id});
     entry.room = room;
   }
   if (is_put_off(client)) {
@@ -110,7 +111,7 @@ static void keep_rooms(Gpu& gpu) {
   for (const auto& [id, client] : gpu.waiting) {
     QueueEntry& entry = client->indexed.queued;
     entry.room = room_asked(*client);
-    queue.by_room.emplace(entry.room, id);
+    queue.by_room.insert({entry.room, id});
     note_room(queue, *client);
   }
 }
@@ -135,7 +136,7 @@ void note_waiting(Gpu& gpu, Client& client) {
   if (queue.rooms_kept) note_room(queue, client);
   if (const std::optional<Instant> due = wait_note_due(client); due != entry.unnoted) {
     if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
-    if (due) queue.unnoted.emplace(*due, client.id);
+    if (due) queue.unnoted.insert({*due, client.id});
     entry.unnoted = due;
   }
   const bool counts = client.wait.reason != WaitReason::kLimit;
@@ -193,7 +194,7 @@ const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu) {
     const bool below = client->priority < terms.highest;
     entry.promoted = below && context.now - client->wait.since >= terms.promote_after;
     entry.low = below && !entry.promoted;
-    if (below) (entry.promoted ? queue.promoted : queue.low).emplace(client->wait.since, client->id);
+    if (below) (entry.promoted ? queue.promoted : queue.low).insert({client->wait.since, client->id});
   }
   queue.fresh.clear();
   return queue.terms;

@@ -387,12 +387,11 @@ void drain_failed(Context& context, Client& client) {
 }
 
 void start_running(Context& context, Gpu& gpu) {
-  for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
-    Client& client = *(at++)->second;  // it may be settled then
-    if (client.state != ClientState::kLoading || client.turn.loads || client.memory.resident < client.memory.allocated) continue;
-    client.turn.start = context.now;
-    set_state(client, ClientState::kRunning, context.now);
-  }
+  each_while_changing(gpu.unsettled, [&](Client* client) {  // it may be settled then
+    if (client->state != ClientState::kLoading || client->turn.loads || client->memory.resident < client->memory.allocated) return;
+    client->turn.start = context.now;
+    set_state(*client, ClientState::kRunning, context.now);
+  });
 }
 
 void watch_answers(Context& context, Gpu& gpu) {
