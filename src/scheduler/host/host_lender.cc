@@ -141,7 +141,7 @@ std::set<policy::GpuId> HostLender::gpus_of_holders() const {
 
 void HostLender::update(const Settings& settings, int64_t elsewhere, bool force, policy::Instant now) {
   budget_.set_elsewhere(elsewhere);
-  const int64_t used = budget_.view().used;
+  const int64_t used = elsewhere + budget_.ledger().sums().all.used;  // as view() has it, which works out much besides
   // What the policy reckons with may have moved though `used` has not: a client's first load takes nothing from host memory.
   if (!force && std::abs(used - used_then_) < kMovedStep && moved_since_ < kMovedStep) return;
   used_then_ = used;
