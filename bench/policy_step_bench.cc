@@ -1,9 +1,9 @@
 // What one event costs the policy, by the number of clients: events per second of processor time, with everything fitting ("running"), with
 // one client running at a time and all others waiting ("waiting"), beside compute limits ("limited"), with half of the clients waiting for
-// the memory of the other half, whose work cannot drain ("stuck"), and with so many contexts that nobody fits who comes ("unfit"). Virtual
-// time, a fixed seed.
+// the memory of the other half, whose work cannot drain ("stuck"), with so many contexts that nobody fits who comes ("unfit"), and with
+// programs on two of eight GPUs each, of which a quarter fits at a time ("gangs"). Virtual time, a fixed seed.
 //
-//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited,stuck,unfit]
+//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited,stuck,unfit,gangs]
 //                     [--json FILE] [--turns 0]
 //
 // --turns N: so many events of the mix instead of a time, and a hash of all that the policy answered, to compare two builds by.
@@ -34,6 +34,7 @@ constexpr Bytes kLarge = 10240 * kMiB;
 constexpr Duration kBetweenEvents = 1'000'000;
 constexpr size_t kClientsPerGpu = 2000;  // beyond that many they are spread over kGpus
 constexpr size_t kGpus = 64;
+constexpr size_t kGpusOfGangs = 8;
 
 double cpu_seconds() {
   timespec used{};
@@ -41,7 +42,7 @@ double cpu_seconds() {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
-enum class Shape { kRunning, kWaiting, kLimited, kStuck, kUnfit };
+enum class Shape { kRunning, kWaiting, kLimited, kStuck, kUnfit, kGangs };
 
 const char* name_of(Shape shape) {
   switch (shape) {
@@ -55,6 +56,8 @@ const char* name_of(Shape shape) {
       return "stuck";
     case Shape::kUnfit:
       return "unfit";
+    case Shape::kGangs:
+      return "gangs";
   }
   return "";
 }
@@ -72,6 +75,8 @@ Bytes total_of(Shape shape, Bytes clients) {
       return contexts + 500 * kMiB + clients * kSmall / 2;
     case Shape::kUnfit:
       return contexts - kOverhead + 500 * kMiB + kSmall / 2;  // so many and one more
+    case Shape::kGangs:
+      return ample + clients * kSmall / 4;
   }
   return 0;
 }
@@ -91,7 +96,12 @@ struct Program {
 class World {
  public:
   World(Shape shape, size_t clients, bool hashes)
-      : shape_(shape), hashes_(hashes), gpus_(clients > kClientsPerGpu ? kGpus : 1), state_(make_state(Config())) {
+      : shape_(shape),
+        hashes_(hashes),
+        gpus_(shape == Shape::kGangs     ? kGpusOfGangs
+              : clients > kClientsPerGpu ? kGpus
+                                         : 1),
+        state_(make_state(Config())) {
     const auto per_gpu = static_cast<Bytes>(clients / gpus_ + 1);
     for (GpuId gpu = 0; gpu < gpus_; ++gpu) step_in(GpuAppeared{gpu, total_of(shape, per_gpu)});
     for (size_t i = 0; i < clients; ++i) join(programs_.emplace_back());
@@ -138,12 +148,19 @@ class World {
     const size_t index = static_cast<size_t>(&program - programs_.data());
     if (program.id != 0) index_[program.id] = SIZE_MAX;
     program = {next_id_, static_cast<GpuId>(index % gpus_), next_id_, {}, 0, 0, 0, false};
+    const bool in_gang = shape_ == Shape::kGangs;
+    if (in_gang) {  // two in a row are one program's, on a GPU and the next one
+      program.gpu = static_cast<GpuId>((index / 2 + index % 2) % gpus_);
+      program.tenant = index / 2 + 1;
+    }
     ++next_id_;
     index_.resize(next_id_, SIZE_MAX);
     index_[program.id] = index;
     program.memory.allocated = shape_ == Shape::kWaiting ? kLarge : kSmall;
     if (shape_ == Shape::kLimited && index % 10 == 0) step_in(ComputeLimit{program.tenant, 50});
-    step_in(ClientJoined{program.id, program.gpu, program.tenant, 0, program.memory, true, false, false});
+    ClientJoined joined{program.id, program.gpu, program.tenant, 0, program.memory, true, false, false};
+    if (in_gang) joined.process = program.tenant;
+    step_in(joined);
   }
 
   void change_memory(Program& program) {
@@ -270,7 +287,7 @@ struct Options {
   double seconds = 1;
   int64_t turns = 0;  // 0: `seconds`
   std::string clients = "10,100,1000,10000";
-  std::string shapes = "running,waiting,limited,stuck,unfit";
+  std::string shapes = "running,waiting,limited,stuck,unfit,gangs";
   std::string json;
 };
 
@@ -323,12 +340,12 @@ int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
     std::fprintf(stderr,
-                 "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited,stuck,unfit] [--json FILE] "
-                 "[--turns 0]\n");
+                 "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited,stuck,unfit,gangs] "
+                 "[--json FILE] [--turns 0]\n");
     return 2;
   }
   std::string rows;
-  for (const Shape shape : {Shape::kRunning, Shape::kWaiting, Shape::kLimited, Shape::kStuck, Shape::kUnfit}) {
+  for (const Shape shape : {Shape::kRunning, Shape::kWaiting, Shape::kLimited, Shape::kStuck, Shape::kUnfit, Shape::kGangs}) {
     if (options.shapes.find(name_of(shape)) == std::string::npos) continue;
     for (const char* at = options.clients.c_str(); *at != 0;) {
       char* end = nullptr;
