@@ -9,13 +9,6 @@
 
 namespace nvshare::policy {
 
-Client* State::find(ClientId id) {
-  const auto at = clients.find(id);
-  return at == clients.end() ? nullptr : at->second;
-}
-
-const Client* State::find(ClientId id) const { return const_cast<State*>(this)->find(id); }
-
 std::string mib(Bytes bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
 
 void Usage::advance(int64_t to_window) {
@@ -127,7 +120,7 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   ++gpu.priorities[client.priority];
   gpu.ceilings.due = true;
   client.indexed.home = &gpu;
-  state.clients[client.id] = &client;
+  state.clients.insert(client.id, &client);
   ++state.homes[client.tenant][gpu.id];
   if (!client.gang) return;
   Spread& spread = state.spread[client.tenant];

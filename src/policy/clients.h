@@ -20,10 +20,12 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client);
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client);
 // Of one tenant on a GPU.
 template <typename Change>
+void each_client(const Tenancy& tenancy, Change change) {
+  for (const auto& [id, client] : tenancy.clients) change(*client);
+}
+template <typename Change>
 void each_client(Gpu& gpu, TenantId tenant, Change change) {
-  if (const auto at = gpu.of_tenant.find(tenant); at != gpu.of_tenant.end()) {
-    for (const auto& [id, client] : at->second.clients) change(*client);
-  }
+  if (const auto at = gpu.of_tenant.find(tenant); at != gpu.of_tenant.end()) each_client(at->second, change);
 }
 template <typename Test>
 bool any_client(const Tenancy& tenancy, Test test) {

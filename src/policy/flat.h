@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -171,6 +172,57 @@ class FlatIndex {
 #ifdef NVSHARE_SANITIZED
   size_t changes_ = 0;  // so that an iterator that outlives one is found
 #endif
+};
+
+// Pointers by number, to be looked up: one place of memory, mostly.
+template <typename Of>
+class PointerTable {
+ public:
+  Of* find(uint64_t key) const {
+    if (places_.empty()) return nullptr;
+    return places_[place_of(key)].of;
+  }
+  bool contains(uint64_t key) const { return find(key) != nullptr; }
+  size_t size() const { return size_; }
+  void insert(uint64_t key, Of* of) {  // which it does not have
+    if (2 * (size_ + 1) > places_.size()) grow();
+    places_[place_of(key)] = {key, of};
+    ++size_;
+  }
+  void erase(uint64_t key) {
+    if (find(key) == nullptr) return;
+    size_t gap = place_of(key);
+    places_[gap] = {};
+    --size_;
+    for (size_t at = next(gap); places_[at].of != nullptr; at = next(at)) {  // who stands behind it may be found no more
+      const size_t to = place_of(places_[at].key);
+      if (to == at) continue;
+      places_[to] = std::exchange(places_[at], {});
+    }
+  }
+
+ private:
+  struct Place {
+    uint64_t key = 0;
+    Of* of = nullptr;
+  };
+
+  size_t next(size_t at) const { return (at + 1) & (places_.size() - 1); }
+  // Where the key stands, or may come to stand.
+  size_t place_of(uint64_t key) const {
+    size_t at = (key * 0x9e3779b97f4a7c15U >> 32) & (places_.size() - 1);
+    while (places_[at].of != nullptr && places_[at].key != key) at = next(at);
+    return at;
+  }
+  void grow() {
+    std::vector<Place> former = std::exchange(places_, std::vector<Place>(std::max<size_t>(16, 2 * places_.size())));
+    for (const Place& place : former) {
+      if (place.of != nullptr) places_[place_of(place.key)] = place;
+    }
+  }
+
+  std::vector<Place> places_;  // a power of two, at least twice as many as there are entries
+  size_t size_ = 0;
 };
 
 template <typename Key>

@@ -77,5 +77,32 @@ TEST(Flat, GoesThroughEntriesThatChange) {
   EXPECT_EQ(index.size(), 150U);
 }
 
+TEST(Flat, ATableFindsWhatIsInIt) {
+  std::mt19937_64 random(2);
+  std::vector<int> numbers(500);
+  PointerTable<int> table;
+  std::map<uint64_t, int*> expected;
+  EXPECT_EQ(table.find(0), nullptr);
+  for (int i = 0; i < 50'000; ++i) {
+    const uint64_t key = random() % numbers.size() << (i % 3 * 20);  // some of which fall together
+    if (expected.contains(key)) {
+      table.erase(key);
+      expected.erase(key);
+    } else {
+      int* const number = &numbers[random() % numbers.size()];
+      table.insert(key, number);
+      expected.emplace(key, number);
+    }
+    ASSERT_EQ(table.size(), expected.size());
+    if (i % 500 != 0) continue;
+    for (uint64_t other = 0; other < numbers.size(); ++other) {
+      for (const int shift : {0, 20, 40}) {
+        const auto at = expected.find(other << shift);
+        ASSERT_EQ(table.find(other << shift), at == expected.end() ? nullptr : at->second);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nvshare::policy

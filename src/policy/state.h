@@ -8,7 +8,6 @@
 #include <optional>
 #include <set>
 #include <tuple>
-#include <unordered_map>
 #include <vector>
 
 #include "policy/client.h"
@@ -277,7 +276,7 @@ class State {
  public:
   Config config;
   std::map<GpuId, Gpu> gpus;
-  std::unordered_map<ClientId, Client*> clients;        // of all GPUs. To be looked up: its order is none
+  PointerTable<Client> clients;                         // of all GPUs
   FlatSet<std::pair<Instant, GpuId>> wakes;             // when GPUs are to be looked at again (Gpu::wake)
   std::map<TenantId, std::map<GpuId, int64_t>> homes;   // how many clients of tenants are where
   std::map<GpuId, Gpu*> limited;                        // GPUs on which time is billed (Quota::limited)
@@ -296,8 +295,8 @@ class State {
   PrefetchId next_prefetch = 1;
   std::optional<std::string> broken;  // the first invariant that a step violated
 
-  Client* find(ClientId id);
-  const Client* find(ClientId id) const;
+  Client* find(ClientId id) { return clients.find(id); }
+  const Client* find(ClientId id) const { return clients.find(id); }
 };
 
 // One call of step().

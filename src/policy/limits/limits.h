@@ -20,7 +20,11 @@ Account* known_account(const Config& config, Gpu& gpu, TenantId tenant);
 Account left_account(const Config& config, const Gpu& gpu, const Account& as_left);  // one of Quota::left as of Quota::until
 // What it owes at that time, for people: a tenant that runs is billed by steps.
 Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now);
-bool outlives_clients(const Quota& quota, const Account& account, Instant now);
+// A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
+// earned, so that what the account says is no measure.
+inline bool outlives_clients(const Quota& quota, const Account& account, Instant now) {
+  return (account.limit.has_ceiling() || account.lifted.owed > 0) && now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
+}
 void set_left_apart(Context& context, Gpu& gpu);  // brings those that left up to date; those that owe nothing any more are forgotten
 // Tenants below their shares that want the GPU: what another uses beyond its own is taken from them.
 struct Pressers {

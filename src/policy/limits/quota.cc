@@ -30,12 +30,7 @@ Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now) {
   return std::max<Duration>(gpu.quota.window_start + window_of(config, gpu) - now, 0);
 }
 
-Duration hand_over(const Gpu& gpu) {
-  const Quota& quota = gpu.quota;
-  if (quota.tails_known == 0) return kHandOverAssumed;
-  const size_t known = std::min(quota.tails_known, kTailsKept);
-  return std::min(*std::min_element(quota.tails.begin(), quota.tails.begin() + static_cast<std::ptrdiff_t>(known)), kHandOverMax);
-}
+Duration hand_over(const Gpu& gpu) { return gpu.quota.hand_overs.cost; }
 
 namespace {
 
@@ -228,12 +223,6 @@ void begin_accounts(Gpu& gpu, Instant now) {
   if (!gpu.quota.limited && gpu.quota.until < now) gpu.quota.until = gpu.quota.window_start = now;
 }
 
-// A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
-// earned, so that what the account says is no measure.
-bool outlives_clients(const Quota& quota, const Account& account, Instant now) {
-  return (account.limit.has_ceiling() || account.lifted.owed > 0) && now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
-}
-
 Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now) {
   const Quota& quota = gpu.quota;
   Account account = unranked(quota, as_billed);
@@ -268,8 +257,13 @@ void set_left_apart(Context& context, Gpu& gpu) {
   quota.left_settles = context.now - quota.left_at >= kLeftPause;
   if (!quota.left_settles) return;
   quota.left_at = context.now;
-  quota.left.extract_if(nullptr, [&](const Account& account) { return !outlives_clients(quota, account, context.now); });
-  earn_left(context.config(), gpu);
+  Earnings earnings(context.config(), gpu, std::exchange(quota.left_earns, 0), quota.until);
+  const bool earns = earnings.any();
+  quota.left.extract_if(nullptr, [&](Account& account) {
+    if (!outlives_clients(quota, account, context.now)) return true;
+    if (earns && account.used) earnings.add_to(account, false);
+    return false;
+  });
   if (quota.accounts.size() == quota.accounts_here) return;
   const auto is_gone = [](const Account* account) { return account->here == nullptr; };
   for (Account* account : quota.changes.gone) {
@@ -281,14 +275,12 @@ void set_left_apart(Context& context, Gpu& gpu) {
 }
 
 size_t Accounts::place_of(TenantId tenant) const {
-  const auto at =
-      std::lower_bound(order_.begin(), order_.end(), tenant, [](const Account* account, TenantId id) { return account->tenant < id; });
-  return static_cast<size_t>(at - order_.begin());
+  return static_cast<size_t>(std::lower_bound(tenants_.begin(), tenants_.end(), tenant) - tenants_.begin());
 }
 
 Account* Accounts::find(TenantId tenant) {
   const size_t at = place_of(tenant);
-  return at < order_.size() && order_[at]->tenant == tenant ? order_[at] : nullptr;
+  return at < tenants_.size() && tenants_[at] == tenant ? order_[at] : nullptr;
 }
 
 const Account* Accounts::find(TenantId tenant) const { return const_cast<Accounts*>(this)->find(tenant); }
@@ -296,6 +288,7 @@ const Account* Accounts::find(TenantId tenant) const { return const_cast<Account
 Account& Accounts::insert(std::unique_ptr<Account> account) {
   const auto at = static_cast<std::ptrdiff_t>(place_of(account->tenant));
   order_.insert(order_.begin() + at, account.get());
+  tenants_.insert(tenants_.begin() + at, account->tenant);
   return **owned_.insert(owned_.begin() + at, std::move(account));
 }
 
@@ -304,6 +297,7 @@ std::unique_ptr<Account> Accounts::extract(TenantId tenant) {
   const auto at = static_cast<std::ptrdiff_t>(place_of(tenant));
   std::unique_ptr<Account> account = std::move(owned_[static_cast<size_t>(at)]);
   order_.erase(order_.begin() + at);
+  tenants_.erase(tenants_.begin() + at);
   owned_.erase(owned_.begin() + at);
   return account;
 }
@@ -507,7 +501,7 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
   note_change(quota, account);
   account.slice.gaps = (3 * account.slice.gaps + (by_choice ? 100 : 0)) / 4;
   const bool dropped = !by_choice && client.state == ClientState::kDropping;
-  if (dropped) quota.tails[quota.tails_known++ % kTailsKept] = context.now - client.drain.asked_at;
+  if (dropped) quota.hand_overs.note(context.now - client.drain.asked_at);
   const Duration unused = unused_in(context, gpu, account, client, dropped, used);
   take_back(account, unused);
   if (!dropped || is_windowed(context.config(), gpu)) return;

@@ -212,15 +212,19 @@ struct Account {
   bool shares_are_known() const { return shared == ShareTerms{active, limit.ceiling, limit.reserved}; }
 };
 
-// Goes through accounts, while some behind the one that is looked at are on their way from memory: those of many GPUs do not fit the
+// Whoever goes through accounts has some behind the one that it looks at on their way from memory: those of many GPUs do not fit the
 // processor's caches.
+inline void fetch_ahead(const std::vector<Account*>& accounts, size_t at) {
+  constexpr size_t kAhead = 8;
+  const Account* const next = accounts[std::min(at + kAhead, accounts.size() - 1)];
+  __builtin_prefetch(next);
+  __builtin_prefetch(reinterpret_cast<const char*>(next) + 64);
+}
+
 template <typename Look>
 void each_of(const std::vector<Account*>& accounts, Look look) {
-  constexpr size_t kAhead = 8;
   for (size_t i = 0; i < accounts.size(); ++i) {
-    const Account* const next = accounts[std::min(i + kAhead, accounts.size() - 1)];
-    __builtin_prefetch(next);
-    __builtin_prefetch(reinterpret_cast<const char*>(next) + 64);
+    fetch_ahead(accounts, i);
     look(*accounts[i]);
   }
 }
@@ -264,16 +268,21 @@ class Accounts {
   template <typename Test>
   void extract_if(Accounts* taken, Test test) {
     size_t kept = 0;
-    while (kept < order_.size() && !test(std::as_const(*order_[kept]))) ++kept;
-    for (size_t i = kept; i < order_.size(); ++i) {
-      if (i > kept && !test(std::as_const(*order_[i]))) {
-        order_[kept] = order_[i];
-        owned_[kept++].swap(owned_[i]);
+    for (size_t i = 0; i < order_.size(); ++i) {
+      fetch_ahead(order_, i);
+      if (!test(*order_[i])) {
+        if (kept < i) {
+          order_[kept] = order_[i];
+          tenants_[kept] = tenants_[i];
+          owned_[kept].swap(owned_[i]);
+        }
+        ++kept;
       } else if (taken != nullptr) {
         taken->insert(std::move(owned_[i]));
       }
     }
     order_.resize(kept);
+    tenants_.resize(kept);
     owned_.resize(kept);
   }
 
@@ -281,7 +290,8 @@ class Accounts {
   size_t place_of(TenantId tenant) const;
 
   std::vector<Account*> order_;
-  std::vector<std::unique_ptr<Account>> owned_;  // in the same order
+  std::vector<TenantId> tenants_;  // in the same order, as is
+  std::vector<std::unique_ptr<Account>> owned_;
 };
 
 enum class GpuMode {
@@ -338,16 +348,16 @@ struct Changes {
   std::vector<Account*> to_hold;            // whose clients that wait may run, or have to hear why not
   bool hold_all = true;                     // all of them may
   Ranking ranking;
-  std::vector<Account*> apart;                            // that are not ranked, in the order of tenants
-  std::vector<Account*> to_rank;                          // of these all that wait for a turn, and maybe others
-  std::vector<Account*> runs;                             // Slice::runs
-  std::vector<Account*> held;                             // that may be throttled, yield, or owe (may_be_held())
-  bool balances = true;                                   // or who is exclusive, may have changed since `held` was made
-  std::vector<Account*> gone;                             // without clients here
-  std::vector<Account*> holding;                          // for accounts_that_hold()
-  Account* owner = nullptr;                               // of Quota::owner; null: to be looked for
-  FlatSet<std::pair<Instant, TenantId>> active, present;  // of those that are not busy: until when they count so
-  int64_t limited = 0;                                    // how many with clients here have a limit
+  std::vector<Account*> apart;                                      // that are not ranked, in the order of tenants
+  std::vector<Account*> to_rank;                                    // of these all that wait for a turn, and maybe others
+  std::vector<Account*> runs;                                       // Slice::runs
+  std::vector<Account*> held;                                       // that may be throttled, yield, or owe (may_be_held())
+  bool balances = true;                                             // or who is exclusive, may have changed since `held` was made
+  std::vector<Account*> gone;                                       // without clients here
+  std::vector<Account*> holding;                                    // for accounts_that_hold()
+  Account* owner = nullptr;                                         // of Quota::owner; null: to be looked for
+  FlatMap<std::pair<Instant, TenantId>, Account*> active, present;  // of those that are not busy: until when they count so
+  int64_t limited = 0;                                              // how many with clients here have a limit
 
   std::optional<Present> counted;  // of all; none: something has changed since they were
 
@@ -356,6 +366,19 @@ struct Changes {
   void forget(Test test) {
     for (auto* accounts : {&to_look, &to_judge, &to_hold, &to_rank, &apart, &runs, &held, &gone}) std::erase_if(*accounts, test);
     if (owner != nullptr && test(owner)) owner = nullptr;
+  }
+};
+
+// From a drop to its answer.
+struct HandOvers {
+  std::array<Duration, kTailsKept> tails{};  // the latest
+  size_t known = 0;                          // so many there were
+  Duration cost = kHandOverAssumed;          // of one: the least of `tails`, or a bound
+
+  void note(Duration tail) {
+    tails[known++ % kTailsKept] = tail;
+    const auto end = tails.begin() + static_cast<std::ptrdiff_t>(std::min(known, kTailsKept));
+    cost = std::min(*std::min_element(tails.begin(), end), kHandOverMax);
   }
 };
 
@@ -389,8 +412,7 @@ struct Quota {
   Instant window_noted_at = 0;
   int64_t scale_noted = kWholeGpu;  // of the reservations, as the log has it last
   Instant scale_noted_at = 0;
-  std::array<Duration, kTailsKept> tails{};  // from a drop to its answer, the latest
-  size_t tails_known = 0;
+  HandOvers hand_overs;
   Duration swap_time = 0;  // in which nobody ran because memory moved: nobody's
 
   Account* owners_account() { return changes.owner != nullptr ? changes.owner : accounts.find(owner); }  // null: it has none

@@ -50,10 +50,10 @@ void set_owner(Quota& quota, Account* owner) {
 
 Instant last_busy(const Quota& quota, const Account& account) { return account.seen.busy ? quota.changes.looked_at : account.last_busy; }
 
-static void note_until(FlatSet<std::pair<Instant, TenantId>>& index, TenantId tenant, Instant& known, Instant until) {
+static void note_until(FlatMap<std::pair<Instant, TenantId>, Account*>& index, Account& account, Instant& known, Instant until) {
   if (known == until) return;
-  if (known != 0) index.erase({known, tenant});
-  if (until != 0) index.insert({until, tenant});
+  if (known != 0) index.erase({known, account.tenant});
+  if (until != 0) index.emplace({until, account.tenant}, &account);
   known = until;
 }
 
@@ -71,8 +71,8 @@ static void look_at(Context& context, Quota& quota, Account& account) {
   account.present = present;
   account.gang = here && !context.state.gangs.empty() &&
                  any_client(*account.here, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
-  note_until(changes.active, account.tenant, seen.active_until, account.active && !busy ? account.last_busy + kActiveGrace : 0);
-  note_until(changes.present, account.tenant, seen.present_until, present && !busy ? account.last_busy + kPresentGrace : 0);
+  note_until(changes.active, account, seen.active_until, account.active && !busy ? account.last_busy + kActiveGrace : 0);
+  note_until(changes.present, account, seen.present_until, present && !busy ? account.last_busy + kPresentGrace : 0);
   const bool limited = here && account.limit.is_limited();
   changes.limited += limited - seen.limited;
   seen.limited = limited;
@@ -89,8 +89,8 @@ static void look_at_all(Context& context, Quota& quota) {
   }
 }
 
-static void look_at_due(Context& context, Quota& quota, const FlatSet<std::pair<Instant, TenantId>>& index) {
-  while (!index.empty() && index.begin()->first <= context.now) look_at(context, quota, *quota.accounts.find(index.begin()->second));
+static void look_at_due(Context& context, Quota& quota, const FlatMap<std::pair<Instant, TenantId>, Account*>& index) {
+  while (!index.empty() && index.begin()->first.first <= context.now) look_at(context, quota, *index.begin()->second);
 }
 
 // Of tenants without clients here: those that owe nothing, or nothing any more.

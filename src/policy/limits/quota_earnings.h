@@ -53,6 +53,8 @@ class Earnings {
         windowed_(is_windowed(config, gpu)),
         slices_(config, gpu) {}
 
+  bool any() const { return time_ != 0; }
+
   // As often as there are accounts in most steps: what nearly all of them need is asked first.
   [[gnu::always_inline]] void add_to(Account& account, bool wants) {
     const Share& share = share_of(account.quota);

@@ -173,8 +173,9 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
 
 // ---- limits ----
 
-void drop_tenant(Context& context, Gpu& gpu, TenantId tenant, const char* why) {
-  each_client(gpu, tenant, [&](Client& client) {
+void drop_tenant(Context& context, Gpu& gpu, const Account& account, const char* why) {
+  if (!stays(account)) return;
+  each_client(*account.here, [&](Client& client) {
     if (!client.stays()) return;
     if (const Instant retry_at = drain_retry_at(context.state, client); retry_at > context.now) return context.wake(gpu, retry_at);
     client.turn.interrupted = false;
@@ -260,7 +261,7 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
     }
   }
   if (account.throttled && holds && !has_last_turn(context, gpu, account))
-    drop_tenant(context, gpu, account.tenant, "its tenant has used up its compute limit");
+    drop_tenant(context, gpu, account, "its tenant has used up its compute limit");
 }
 
 // Among tenants that run together: one that is above its quota makes way while another is below its own. Those that run one after the other
@@ -282,7 +283,7 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive
   account.yields = true;
   note_verdict(gpu.quota, account);
   if (stays(account) && !has_last_turn(context, gpu, account))
-    drop_tenant(context, gpu, account.tenant, "it is above its share, and another tenant is below its own");
+    drop_tenant(context, gpu, account, "it is above its share, and another tenant is below its own");
 }
 
 // When that will have to be looked at again.
@@ -364,7 +365,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
     if (!next.account) return;
     for (const Account* account : holding) {
       if (stays(*account) && account->tenant != quota.owner)
-        drop_tenant(context, gpu, account->tenant, "it keeps the GPU against requests, and it is another tenant's turn");
+        drop_tenant(context, gpu, *account, "it keeps the GPU against requests, and it is another tenant's turn");
     }
     return;
   }
@@ -372,7 +373,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   set_owner(quota, &owner);
   for (const Account* account : holding) {  // from a time when they ran together
     if (stays(*account) && account->tenant != owner.tenant && !has_last_turn(context, gpu, *account))
-      drop_tenant(context, gpu, account->tenant, "tenants take turns now, and it is another's");
+      drop_tenant(context, gpu, *account, "tenants take turns now, and it is another's");
   }
   if (last_turn) return;
   const NextTurn next = next_of(context, gpu, is_exclusive, owner.tenant);
@@ -381,7 +382,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   const Duration lasts = lead > kStepMin ? portion(lead, owner.quota) + kStepMin : 0;
   const Instant due = std::max(slice_end(context, gpu, owner), context.now + lasts);
   if (due > context.now) return context.wake(gpu, due);
-  drop_tenant(context, gpu, owner.tenant, "its slice of the GPU's time is over, and another tenant is owed more");
+  drop_tenant(context, gpu, owner, "its slice of the GPU's time is over, and another tenant is owed more");
   set_owner(quota, nullptr);
 }
 
@@ -452,8 +453,8 @@ static void watch_idle(Context& context, Gpu& gpu) {
     if (counts) context.wake(gpu, last_busy(quota, account) + kActiveGrace);
     return counts;
   };
-  for (const auto& [until, tenant] : quota.changes.active) {
-    if (look(*quota.accounts.find(tenant))) break;
+  for (const auto& [until, account] : quota.changes.active) {
+    if (look(*account)) break;
   }
   for (const Account* account : quota.changes.to_look) look(*account);
   for (const auto& [id, client] : gpu.unsettled) {  // such as those that load

@@ -3,26 +3,32 @@
 namespace nvshare::policy {
 namespace {
 
-// Those of the lock that were not asked to drop, and are not settled: nothing is to be said to the others. In the order of their grants.
-std::vector<Client*> unsettled_by_grant(const Gpu& gpu) {
+// Those of the lock that were not asked to drop, and are not settled: nothing is to be said to the others. In the order that `before` says;
+// mostly there is one, or none.
+template <typename Before, typename Look>
+void each_unsettled_holder(const Gpu& gpu, Before before, Look look) {
+  if (gpu.unsettled.size() < 2) {
+    Client* const only = gpu.unsettled.empty() ? nullptr : gpu.unsettled.begin()->second;
+    if (only != nullptr && only->stays()) look(*only);
+    return;
+  }
   std::vector<Client*> holders;
   for (const auto& [id, client] : gpu.unsettled) {
     if (client->stays()) holders.push_back(client);
   }
-  if (holders.size() < 2) return holders;
-  std::sort(holders.begin(), holders.end(), [](const Client* a, const Client* b) { return a->grant < b->grant; });
-  return holders;
+  std::sort(holders.begin(), holders.end(), [&](const Client* a, const Client* b) { return before(*a, *b); });
+  for (Client* client : holders) look(*client);
 }
+
+bool granted_before(const Client& a, const Client& b) { return a.grant < b.grant; }
 
 Bytes missing_to(const Client& client) { return need(client) - client.budget.bytes; }
 
 // First who lacks least: a small one need not wait for all that a large one still has to load, and delays that by little. All of them fit
 // together, so each comes to its turn.
-std::vector<Client*> holders_by_lack(const Gpu& gpu) {
-  std::vector<Client*> holders = unsettled_by_grant(gpu);
-  if (holders.size() < 2) return holders;
-  std::stable_sort(holders.begin(), holders.end(), [](const Client* a, const Client* b) { return missing_to(*a) < missing_to(*b); });
-  return holders;
+bool lacks_less(const Client& a, const Client& b) {
+  const Bytes of_a = missing_to(a), of_b = missing_to(b);
+  return of_a != of_b ? of_a < of_b : granted_before(a, b);
 }
 
 void raise(Gpu& gpu, Client& client, Bytes to) {
@@ -33,33 +39,34 @@ void raise(Gpu& gpu, Client& client, Bytes to) {
 
 }  // namespace
 
-void raise_budgets(Context& context, Gpu& gpu) {
-  const bool some_wait = !gpu.waiting.empty();
-  for (Client* client : holders_by_lack(gpu)) {
-    if (client->turn.unproven && some_wait) continue;  // is about to be dropped: what is free is for those who wait
-    const Bytes missing = missing_to(*client);
-    const Bytes free = free_bytes(context.config(), gpu);
-    if (missing > 0 && free > 0) {
-      if (free >= missing) {
-        raise(gpu, *client, need(*client));
-      } else if (client->state == ClientState::kLoading && (free >= kBudgetStep || client->budget.dirty)) {
-        raise(gpu, *client, client->budget.bytes + free);  // loads while others still move out
-      }
-    }
-    if (client->growth && client->budget.bytes >= need(*client) && !client->growth->satisfied) {
-      client->growth->satisfied = true;
-      client->budget.dirty = true;
-      recount(gpu, *client);
-    }
-    if (client->state == ClientState::kLoading && client->turn.load.failures > 0 && client->turn.load.retry_at != 0) {
-      if (client->turn.load.holds(context.now)) {
-        context.wake(gpu, client->turn.load.retry_at);
-      } else {
-        client->turn.load.retry_at = 0;  // told once per failure
-        client->budget.dirty = true;
-      }
+static void raise_budget(Context& context, Gpu& gpu, Client& client) {
+  if (client.turn.unproven && !gpu.waiting.empty()) return;  // is about to be dropped: what is free is for those who wait
+  const Bytes missing = missing_to(client);
+  const Bytes free = free_bytes(context.config(), gpu);
+  if (missing > 0 && free > 0) {
+    if (free >= missing) {
+      raise(gpu, client, need(client));
+    } else if (client.state == ClientState::kLoading && (free >= kBudgetStep || client.budget.dirty)) {
+      raise(gpu, client, client.budget.bytes + free);  // loads while others still move out
     }
   }
+  if (client.growth && client.budget.bytes >= need(client) && !client.growth->satisfied) {
+    client.growth->satisfied = true;
+    client.budget.dirty = true;
+    recount(gpu, client);
+  }
+  if (client.state == ClientState::kLoading && client.turn.load.failures > 0 && client.turn.load.retry_at != 0) {
+    if (client.turn.load.holds(context.now)) {
+      context.wake(gpu, client.turn.load.retry_at);
+    } else {
+      client.turn.load.retry_at = 0;  // told once per failure
+      client.budget.dirty = true;
+    }
+  }
+}
+
+void raise_budgets(Context& context, Gpu& gpu) {
+  each_unsettled_holder(gpu, lacks_less, [&](Client& client) { raise_budget(context, gpu, client); });
 }
 
 void lower_budget(Gpu& gpu, Client& client, const MemoryChanged& event) {
@@ -109,7 +116,7 @@ void send_budget(Context& context, Gpu& gpu, Client& client) {
 }
 
 void send_budgets(Context& context, Gpu& gpu) {
-  for (Client* client : unsettled_by_grant(gpu)) send_budget(context, gpu, *client);
+  each_unsettled_holder(gpu, granted_before, [&](Client& client) { send_budget(context, gpu, client); });
 }
 
 }  // namespace nvshare::policy

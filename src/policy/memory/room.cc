@@ -101,15 +101,20 @@ static void change(Sums& sums, const Sums& from, const Sums& to) {
   sums.moving_released += to.moving_released - from.moving_released;
 }
 
-static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& roles, int32_t sign) {
-  gpu.tenants_working -= tenancy.does.works > 0;
-  Doing& does = tenancy.does;
+static void add_roles(Doing& does, const Roles& roles, int32_t sign) {
   does.waits += sign * roles.waits;
   does.holds += sign * (roles.grant != 0);
   does.stays += sign * roles.stays;
   does.works += sign * roles.works;
   does.works_on += sign * (roles.works && roles.stays);
   does.busy += sign * roles.busy;
+}
+
+static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& former, const Roles& roles) {
+  gpu.tenants_working -= tenancy.does.works > 0;
+  Doing& does = tenancy.does;
+  add_roles(does, former, -1);
+  add_roles(does, roles, 1);
   gpu.tenants_working += does.works > 0;
   if (tenancy.account == nullptr || tenancy.account->does == does) return;
   tenancy.account->does = does;
@@ -155,8 +160,7 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   if (roles.waits && !former.waits) forget_held_for(gpu, client);
   move(former.unsettled, roles.unsettled, gpu.unsettled);
   move(former.evictable, roles.evictable, gpu.evictable);
-  count_in_tenancy(gpu, *client.indexed.tenancy, former, -1);
-  count_in_tenancy(gpu, *client.indexed.tenancy, roles, 1);
+  count_in_tenancy(gpu, *client.indexed.tenancy, former, roles);
 }
 
 // A key that is too low costs a look when slack is given; so only one that is too high is put right here.
@@ -235,8 +239,8 @@ void RoomCount::sum_up() {
     if (client->evictions.backoff.failures > 0 || comes(*client) || leaves(id)) correct(*client);
   }
   const auto correct_settled = [&](ClientId id) {
-    const auto at = gpu_.clients.find(id);
-    if (at != gpu_.clients.end() && !at->second.indexed.roles.unsettled) correct(at->second);
+    const Client* const client = state_.find(id);
+    if (client != nullptr && client->gpu == gpu_.id && !client->indexed.roles.unsettled) correct(*client);
   };
   for (const ClientId id : what_if_.comers) correct_settled(id);
   if (what_if_.leavers == nullptr) return;

@@ -176,8 +176,8 @@ void report_ceilings(Context& context, Gpu& gpu) {
     for (auto& [id, client] : gpu.clients) tell_ceiling(context, gpu, client);
     return;
   }
-  if (const auto at = speaks ? gpu.clients.find(*speaks) : gpu.clients.end(); at != gpu.clients.end())
-    tell_ceiling(context, gpu, at->second);
+  if (Client* const client = speaks ? context.state.find(*speaks) : nullptr; client != nullptr && client->indexed.home == &gpu)
+    tell_ceiling(context, gpu, *client);
   tell_some_ceilings(context, gpu);
 }
 

@@ -477,6 +477,11 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
   });
 }
 
+static void admit_waiting(Context& context, Gpu& gpu, std::optional<Head>& head, std::optional<Look>& look, Client& client) {
+  const bool passes = gpu.queue.terms.wakers_pass, ends = client.last_turn.due && passes;
+  admit_client(context, gpu, head, look, client, ends || (client.wait.woke && passes), ends && client.last_turn.ran == 0);
+}
+
 // Where there are no gangs, but limits, turns of groups, or several GPUs.
 static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
   InOrder queue;
@@ -485,10 +490,17 @@ static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
   Looks looks;
   for (const auto& [place, client] : queue) {
     Gpu& gpu = *client->indexed.home;
-    const bool passes = gpu.queue.terms.wakers_pass, ends = client->last_turn.due && passes;
-    admit_client(context, gpu, heads[gpu.id], looks[gpu.id], *client, ends || (client->wait.woke && passes),
-                 ends && client->last_turn.ran == 0);
+    admit_waiting(context, gpu, heads[gpu.id], looks[gpu.id], *client);
   }
+}
+
+// The same of one GPU.
+static void admit_here(Context& context, Gpu& gpu, std::optional<Head>& head) {
+  InOrder queue;
+  add_waiting(context, gpu, queue);
+  std::sort(queue.begin(), queue.end());
+  std::optional<Look> look;
+  for (const auto& [place, client] : queue) admit_waiting(context, gpu, head, look, *client);
 }
 
 static void admit_with_gangs(Context& context, const Gpus& gpus) {
@@ -526,11 +538,15 @@ static void note_next(const Context& context, Gpu& gpu, const std::optional<Head
 void admit(Context& context, const Gpus& gpus) {
   for (Gpu* gpu : gpus) gpu->prefetch.next.reset();
   if (!context.state.gangs.empty()) return admit_with_gangs(context, gpus);
-  Gpu* const alone = gpus.size() == 1 ? gpus.front() : nullptr;
-  if (alone != nullptr && !alone->quota.limited && !alone->share_turn.group) {
+  if (gpus.size() == 1) {
+    Gpu& alone = *gpus.front();
     std::optional<Head> head;
-    admit_single(context, *alone, head);
-    return note_next(context, *alone, head);
+    if (!alone.quota.limited && !alone.share_turn.group) {
+      admit_single(context, alone, head);
+    } else {
+      admit_here(context, alone, head);
+    }
+    return note_next(context, alone, head);
   }
   Heads heads;
   admit_each(context, gpus, heads);
