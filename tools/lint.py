@@ -54,10 +54,10 @@ GENERATORS = ("tools/generate_entry_points.py", "bench/plots.py")
 # What the library's folders may include of the library, besides themselves, log.h and sync.h: src/interposer/README.md. A folder that is
 # named stands for those in it, too.
 INTERPOSER = "src/interposer/"
-# Where the library's one process and its gate may be reached for, and the one place of each. An Entry is what exported functions do it by.
-REACHED_FOR = re.compile(r"\b(?:this_process\(\)|program_gate\b|Entry(?:\(\)|\{\}|::of\b|\s+\w+[;({]))")
+# Where the library's one process and its gate may be reached for, and what there is once made. An Entry is what exported functions do it by.
+REACHED_FOR = re.compile(r"\b(?:this_process\(\)|program_gate\b|made_once\b|Entry(?:\(\)|\{\}|::of\b|\s+\w+[;({]))")
 REACHING_IS_DONE_IN = tuple(
-    INTERPOSER + name for name in ("hooks/entry.h", "process/process.h", "process/process.cc", "gate/gate.h", "gate/gate.cc")
+    INTERPOSER + name for name in ("hooks/entry.h", "process/process.h", "process/process.cc", "gate/gate.h", "gate/gate.cc", "once.h")
 )
 EXPORTS_ARE_IN = (INTERPOSER + "hooks/", INTERPOSER + "generated/")
 AGAIN_BY_WHO_WAS_PASSED_ONE = {INTERPOSER + "hooks/submit.h": {"Entry::of"}}

@@ -11,7 +11,7 @@ namespace nvshare::interposer {
 class AtStream {
  public:
   // `stream`: with the per-thread default stream resolved.
-  AtStream(Process& process, cuda::CUstream stream) {
+  AtStream(Process& process, cuda::CUstream stream) : process_(process) {
     const RealDriver& driver = real_driver();
     if (!process.active()) return;
     driver.cuCtxGetCurrent(&context_);
@@ -30,9 +30,10 @@ class AtStream {
   AtStream& operator=(const AtStream&) = delete;
 
   // Of a green context, the primary one.
-  cuda::CUcontext context() const { return green_contexts().primary_of(context_); }
+  cuda::CUcontext context() const { return process_.green_contexts.primary_of(context_); }
 
  private:
+  Process& process_;
   cuda::CUcontext context_ = nullptr;
   bool pushed_ = false;
 };

@@ -13,7 +13,7 @@ namespace {
 
 bool is_of_green(Process& process, CUstream stream) {
   const bool made = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-  if (!made || !process.active() || !green_contexts().any()) [[likely]]
+  if (!made || !process.active() || !process.green_contexts.any()) [[likely]]
     return false;
   const RealDriver& driver = real_driver();
   CUgreenCtx green = nullptr;

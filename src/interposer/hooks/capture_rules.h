@@ -37,7 +37,7 @@ inline CUresult forbidden_by_a_capture(Process& process, int ordinal) {
 // beside a capture that it would wait for, and 900 on every stream where cuMemAlloc is forbidden). The driver is asked in that stream. A
 // thread's own default stream is no stream of a green context (measured: 400, whatever else is wrong with the call).
 inline CUresult forbidden_in_order(Process& process, CUstream stream) {
-  const bool of_green = stream == CU_STREAM_PER_THREAD && green_contexts().is_current();
+  const bool of_green = stream == CU_STREAM_PER_THREAD && process.green_contexts.is_current();
   if (!process.captures.capturing() && !of_green) [[likely]]
     return CUDA_SUCCESS;
   CUdeviceptr least = 0;

@@ -157,7 +157,7 @@ NVSHARE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc r
   driver.cuDevicePrimaryCtxRelease_v2(device);
   process.contexts.primary_made(green.primary, device);
   if (process.context_made(green.primary, device)) {
-    green_contexts().made(green);
+    process.green_contexts.made(green);
     return result;
   }
   driver.cuGreenCtxDestroy(*handle);
@@ -167,13 +167,13 @@ NVSHARE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc r
 NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
   Process& process = Entry().process();
   GreenContexts::Green green;
-  if (!process.active() || !green_contexts().find(handle, &green)) return call_real<&RealDriver::cuGreenCtxDestroy>(handle);
+  if (!process.active() || !process.green_contexts.find(handle, &green)) return call_real<&RealDriver::cuGreenCtxDestroy>(handle);
   // What was freed in the order of its streams is known to be done by their events.
   if (Device* device = process.device(green.ordinal)) device->memory().stream_frees.collect(true);
   auto destroy_it = [&] {
     const CUresult destroyed = call_real<&RealDriver::cuGreenCtxDestroy>(handle);
     if (destroyed != CUDA_SUCCESS) return destroyed;
-    green_contexts().gone(handle);
+    process.green_contexts.gone(handle);
     process.green_context_left(green.context);
     return destroyed;
   };
@@ -185,12 +185,13 @@ NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
 
 // A conversion may give another handle than the first one.
 NVSHARE_EXPORT CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx handle) {
+  Process& process = Entry().process();
   const CUresult result = call_real<&RealDriver::cuCtxFromGreenCtx>(context, handle);
   GreenContexts::Green green;
-  if (result != CUDA_SUCCESS || !Entry().process().active() || !green_contexts().find(handle, &green)) return result;
-  if (green_contexts().primary_of(*context) == *context) {
+  if (result != CUDA_SUCCESS || !process.active() || !process.green_contexts.find(handle, &green)) return result;
+  if (process.green_contexts.primary_of(*context) == *context) {
     green.context = *context;
-    green_contexts().made(green);
+    process.green_contexts.made(green);
   }
   return result;
 }

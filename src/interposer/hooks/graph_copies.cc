@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "interposer/memory/graph_nodes.h"
-#include "interposer/once.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -29,8 +28,6 @@ void collect(Process& process, CUgraph graph, std::vector<GraphCopies::Copy>* co
 }
 
 }  // namespace
-
-GraphCopies& graph_copies() { return made_once<GraphCopies>(); }
 
 std::vector<GraphCopies::Executable>::iterator GraphCopies::place_of(CUgraphExec executable) {
   return std::lower_bound(executables_.begin(), executables_.end(), executable,

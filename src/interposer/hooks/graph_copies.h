@@ -36,6 +36,4 @@ class GraphCopies {
   std::vector<Executable> executables_ GUARDED_BY(mutex_);  // that copy such memory; by handle
 };
 
-GraphCopies& graph_copies();
-
 }  // namespace nvshare::interposer

@@ -25,7 +25,7 @@ CUresult launch(Entry entry, CUgraphExec graph, CUstream stream) {
   const CUstream on = default_stream(stream, PerThread);
   auto real = [&] { return call_real<Function>(graph, stream); };
   GraphMemory::Need need;
-  if (graph_memory().any() && process.active() && !capturing(process, on)) need = graph_memory().need_of(process, graph);
+  if (process.graph_memory.any() && process.active() && !capturing(process, on)) need = process.graph_memory.need_of(process, graph);
   Device* device = need.bytes > 0 ? process.device(need.ordinal) : nullptr;
   if (device == nullptr || device->refused()) return pass_gate<Function>(entry, Target{on, true}, real);
   DeviceMemory& memory = device->memory();
@@ -35,7 +35,7 @@ CUresult launch(Entry entry, CUgraphExec graph, CUstream stream) {
     CUresult result = memory.driver.claim(need.bytes, "memory for a graph");
     if (result != CUDA_SUCCESS) return result;
     result = pass_gate_once(entry, Target{on, true}, real);  // inside already: paced and counted like any other
-    if (result == CUDA_SUCCESS) graph_memory().launched(graph, trims);
+    if (result == CUDA_SUCCESS) process.graph_memory.launched(graph, trims);
     memory.driver.settle_store(need.bytes, DriverMemory::kGraphs);
     hold_back(process, Gate::mark());
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !shortage.make_room(*device)) return result;
@@ -47,8 +47,8 @@ CUresult instantiate(Entry entry, CUgraphExec* executable, CUgraph graph, Argume
   Process& process = entry.process();
   CUresult result = look<Function>(entry, executable, graph, arguments...);
   if (result != CUDA_SUCCESS) return result;
-  graph_memory().instantiated(*executable, graph);
-  graph_copies().instantiated(process, *executable, graph);
+  process.graph_memory.instantiated(*executable, graph);
+  process.graph_copies.instantiated(process, *executable, graph);
   return result;
 }
 
@@ -88,20 +88,23 @@ NVSHARE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* executabl
 NVSHARE_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec graph, CUgraphNode node, const CUDA_MEMCPY3D* copy, CUcontext context) {
   const Entry entry;
   Process& process = entry.process();
-  if (copy != nullptr && (mixes_plain_and_other(process, named_by(copy)) || graph_copies().changes_kind(process, graph, node, *copy))) {
+  if (copy != nullptr &&
+      (mixes_plain_and_other(process, named_by(copy)) || process.graph_copies.changes_kind(process, graph, node, *copy))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return look<&RealDriver::cuGraphExecMemcpyNodeSetParams>(entry, graph, node, copy, context);
 }
 NVSHARE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
-  graph_memory().destroyed(graph);
-  graph_copies().destroyed(graph);
+  Process& process = Entry().process();
+  process.graph_memory.destroyed(graph);
+  process.graph_copies.destroyed(graph);
   return call_real<&RealDriver::cuGraphExecDestroy>(graph);
 }
 
 NVSHARE_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                                CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
-  graph_memory().node_made();
+  Process& process = Entry().process();
+  process.graph_memory.node_made();
   return call_real<&RealDriver::cuGraphAddMemAllocNode>(node, graph, dependencies, count, parameters);
 }
 // Both begin their parameters with the node's type.
@@ -109,14 +112,14 @@ NVSHARE_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const C
                                        CUgraphNodeParams* parameters) {
   const Entry entry;
   Process& process = entry.process();
-  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
+  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process.graph_memory.node_made();
   return look<&RealDriver::cuGraphAddNode>(entry, node, graph, dependencies, count, NodeSeen(process, parameters).get());
 }
 NVSHARE_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                           size_t count, CUgraphNodeParams* parameters) {
   const Entry entry;
   Process& process = entry.process();
-  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
+  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process.graph_memory.node_made();
   return look<&RealDriver::cuGraphAddNode_v2>(entry, node, graph, dependencies, edges, count, NodeSeen(process, parameters).get());
 }
 
@@ -124,7 +127,7 @@ NVSHARE_EXPORT CUresult cuGraphAddNode_v3(CUgraphNode* node, CUgraph graph, cons
                                           size_t count, CUgraphNodeParams* parameters) {
   const Entry entry;
   Process& process = entry.process();
-  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
+  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process.graph_memory.node_made();
   return look<&RealDriver::cuGraphAddNode_v3>(entry, node, graph, dependencies, edges, count, NodeSeen(process, parameters).get());
 }
 

@@ -37,7 +37,7 @@ NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ad
   if (process.current_is_gone()) return address == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_CONTEXT_IS_DESTROYED;  // measured
   CUcontext current = nullptr;
   if (process.active() && real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (process.active() && process.owner(address, &range, &within) != nullptr && pools().placed_at(range.base).pool != nullptr) {
+  if (process.active() && process.owner(address, &range, &within) != nullptr && process.pools.placed_at(range.base).pool != nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (process.active() && process.ipc.export_memory(handle, address, &result)) return result;

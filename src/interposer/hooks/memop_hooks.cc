@@ -17,10 +17,10 @@ namespace nvshare::interposer {
 namespace {
 
 bool is_of_pool(Process& process, CUdeviceptr address) {
-  if (!pools().placed_any() || !process.active()) [[likely]]
+  if (!process.pools.placed_any() || !process.active()) [[likely]]
     return false;
   AllocationRange range;
-  return process.owner(address, &range) != nullptr && pools().placed_at(range.base).pool != nullptr;
+  return process.owner(address, &range) != nullptr && process.pools.placed_at(range.base).pool != nullptr;
 }
 
 // A stream's operation does not reach it: memory of a pool, or of another GPU that a copy alone has opened, also imported, or that was
@@ -123,7 +123,7 @@ CUdeviceptr in_driver_pool(Process& process, CUdeviceptr address) {
 }  // namespace
 
 MemopsSeen::MemopsSeen(Process& process, const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) : changed_{}, seen_(parameters) {
-  if (parameters == nullptr || parameters->paramArray == nullptr || parameters->count > kMost || !pools().placed_any()) return;
+  if (parameters == nullptr || parameters->paramArray == nullptr || parameters->count > kMost || !process.pools.placed_any()) return;
   for (unsigned i = 0; i < parameters->count; ++i) {
     const CUstreamBatchMemOpParams& each = parameters->paramArray[i];
     if (!has_address(each) || !is_of_pool(process, each.writeValue.address)) continue;
@@ -186,7 +186,8 @@ NVSHARE_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec graph, CUgraphNode 
   const Entry entry;
   Process& process = entry.process();
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
-      graph_copies().changes_kind(process, graph, node, reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(parameters->rest)->copyParams)) {
+      process.graph_copies.changes_kind(process, graph, node,
+                                        reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(parameters->rest)->copyParams)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return look<&RealDriver::cuGraphExecNodeSetParams>(entry, graph, node, NodeSeen(process, parameters).get());

@@ -52,19 +52,19 @@ CUresult allocate_of_managed_pool(Entry entry, CUdeviceptr* address, size_t byte
     refund(*device, charged);
     return result;
   }
-  refund_managed(process, pools().placed_managed(*address, pool.handle, bytes, device->ordinal()));
+  refund_managed(process, process.pools.placed_managed(*address, pool.handle, bytes, device->ordinal()));
   return result;
 }
 
 // `call`: the driver's free of memory that is not ours.
 template <typename Call>
 CUresult free_of_driver(Process& process, CUdeviceptr address, Call call) {
-  const Pools::Placed placed = pools().placed_managed_any() ? pools().take(address) : Pools::Placed{};
+  const Pools::Placed placed = process.pools.placed_managed_any() ? process.pools.take(address) : Pools::Placed{};
   const CUresult result = call();
   if (result == CUDA_SUCCESS) {
     refund_managed(process, placed);
   } else {
-    pools().put_back(placed);
+    process.pools.put_back(placed);
   }
   return result;
 }
@@ -80,15 +80,15 @@ CUresult allocate_in_order(Entry entry, CUdeviceptr* address, size_t bytes, CUst
   DeviceMemory& memory = device->memory();
   // Where nothing is shared nor limited, the driver's own pools have all their features: our plain memory would end with the context.
   const bool of_driver = device->backend() == protocol::Backend::kNone && !device->link().shared() && device->limit().bytes() == 0;
-  if (of_driver) pools().make_foreign(pool.handle);
+  if (of_driver) process.pools.make_foreign(pool.handle);
   if (!pool.foreign && !of_driver) {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (!pools().charge(pool.handle, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!process.pools.charge(pool.handle, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = memory.allocations.allocate_async(address, bytes, stream, per_thread, context);
     if (result == CUDA_SUCCESS) {
-      pools().placed(*address, pool.handle, bytes);
+      process.pools.placed(*address, pool.handle, bytes);
     } else {
-      pools().refund(pool.handle, bytes);
+      process.pools.refund(pool.handle, bytes);
     }
     return result;
   }
@@ -109,7 +109,7 @@ CUresult allocate_async(Entry entry, CUdeviceptr* address, size_t bytes, CUstrea
   auto real = [&] { return call_real<Function>(address, bytes, stream); };
   if (bytes == 0) return real();  // which is no error, but beside a capture
   if (stream_captures(process, default_stream(stream, PerThread))) {
-    graph_memory().node_made();
+    process.graph_memory.node_made();
     return real();
   }
   AtStream at(process, default_stream(stream, PerThread));
@@ -117,7 +117,7 @@ CUresult allocate_async(Entry entry, CUdeviceptr* address, size_t bytes, CUstrea
   Device* device = process.current_device(&context);
   if (device == nullptr || device->refused()) return real();
   if (const CUresult result = forbidden_in_order(process, default_stream(stream, PerThread)); result != CUDA_SUCCESS) return result;
-  return allocate_in_order(entry, address, bytes, stream, PerThread, pools().current(device->ordinal()), context, real);
+  return allocate_in_order(entry, address, bytes, stream, PerThread, process.pools.current(device->ordinal()), context, real);
 }
 
 template <auto Function, bool PerThread>
@@ -126,22 +126,22 @@ CUresult allocate_from_pool(Entry entry, CUdeviceptr* address, size_t bytes, CUm
   auto real = [&] { return call_real<Function>(address, bytes, pool, stream); };
   if (bytes == 0) return real();
   if (stream_captures(process, default_stream(stream, PerThread))) {
-    graph_memory().node_made();
+    process.graph_memory.node_made();
     return real();
   }
   AtStream at(process, default_stream(stream, PerThread));
   CUcontext context = nullptr;
   Device* device = process.current_device(&context);
   if (device == nullptr || device->refused()) return real();
-  Pools::Pool known = pools().current(device->ordinal());
-  if (known.handle != pool && !pools().find(pool, &known)) {
+  Pools::Pool known = process.pools.current(device->ordinal());
+  if (known.handle != pool && !process.pools.find(pool, &known)) {
     known = {};  // a default pool by its handle, or none of ours
     process.for_each_device([&](Device& other) {
       CUmemoryPool standard = nullptr;
       if (real_driver().cuDeviceGetDefaultMemPool(&standard, other.ordinal()) != CUDA_SUCCESS || standard != pool) return;
       known.handle = pool;
       known.ordinal = other.ordinal();
-      pools().made(known);
+      process.pools.made(known);
     });
   }
   if (known.handle == nullptr) return real();
@@ -180,10 +180,10 @@ CUresult free_async(Process& process, CUdeviceptr address, CUstream stream) {
   if (at.context() == nullptr) return call_real<Function>(address, stream);  // which says so
   if (process.current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if ((result = forbidden_in_order(process, default_stream(stream, PerThread))) != CUDA_SUCCESS) return result;
-  const Pools::Placed placed = pools().take(address);
+  const Pools::Placed placed = process.pools.take(address);
   if (!owner->memory().allocations.free_async(address, stream, PerThread, at.context(), &result))
     result = call_real<Function>(address, stream);
-  if (result != CUDA_SUCCESS) pools().put_back(placed);
+  if (result != CUDA_SUCCESS) process.pools.put_back(placed);
   return result;
 }
 
@@ -244,9 +244,9 @@ NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   if (process.current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   CUresult result = forbidden_by_a_capture(process, owner->ordinal());
   if (result != CUDA_SUCCESS) return result;
-  const Pools::Placed placed = pools().take(address);
+  const Pools::Placed placed = process.pools.take(address);
   if (!owner->memory().allocations.free(address, &result)) result = call_real<&RealDriver::cuMemFree_v2>(address);
-  if (result != CUDA_SUCCESS) pools().put_back(placed);
+  if (result != CUDA_SUCCESS) process.pools.put_back(placed);
   return result;
 }
 
@@ -400,10 +400,10 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   CUcontext context = nullptr;
   if (real_driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (process.current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (owner != nullptr && !may_use(process, owner->ordinal(), range.base, pools().placed_at(range.base).pool != nullptr))
+  if (owner != nullptr && !may_use(process, owner->ordinal(), range.base, process.pools.placed_at(range.base).pool != nullptr))
     return CUDA_ERROR_NOT_FOUND;
   // What another process handed over is known in the context that opened it (measured).
-  if (ordinal >= 0 && range.context != green_contexts().primary_of(context)) return CUDA_ERROR_NOT_FOUND;
+  if (ordinal >= 0 && range.context != process.green_contexts.primary_of(context)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = range.base;
   if (bytes != nullptr) *bytes = range.bytes;
   return CUDA_SUCCESS;

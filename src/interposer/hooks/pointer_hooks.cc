@@ -94,9 +94,9 @@ bool context_lives(Process& process) {
 }
 
 // What another process handed over is for the context that opened it (measured).
-bool is_current(CUcontext context) {
+bool is_current(Process& process, CUcontext context) {
   CUcontext current = nullptr;
-  return real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && green_contexts().primary_of(current) == context;
+  return real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && process.green_contexts.primary_of(current) == context;
 }
 
 CUresult attribute_of(Process& process, void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner,
@@ -110,7 +110,7 @@ CUresult attribute_of(Process& process, void* data, CUpointer_attribute attribut
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:  // the only one that is asked of a context (measured)
       if (!context_lives(process)) return CUDA_ERROR_INVALID_CONTEXT;
-      if (owner.imported ? !is_current(range.context) : !may_use(process, owner.ordinal, range.base, owner.of_pool))
+      if (owner.imported ? !is_current(process, range.context) : !may_use(process, owner.ordinal, range.base, owner.of_pool))
         return CUDA_ERROR_INVALID_VALUE;
       return answer<CUdeviceptr>(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -139,7 +139,7 @@ CUresult attribute_of(Process& process, void* data, CUpointer_attribute attribut
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return answer<unsigned>(data, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return answer<CUmemoryPool>(data, pools().placed_at(range.base).pool);
+      return answer<CUmemoryPool>(data, process.pools.placed_at(range.base).pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return answer<size_t>(data, mapping_size(range, piece));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -225,7 +225,7 @@ bool find_owner(Process& process, CUdeviceptr* address, AllocationRange* range, 
   bool within = false;
   Device* device = process.owner(*address, range, &within);
   if (device != nullptr && !device->memory().stream_frees.is_over(*range)) {
-    const bool of_pool = pools().placed_at(range->base).pool != nullptr;
+    const bool of_pool = process.pools.placed_at(range->base).pool != nullptr;
     *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && !of_pool, of_pool, false};
     return true;
   }

@@ -16,7 +16,7 @@ namespace {
 // The context in which plain memory of ours lies, or null.
 CUcontext context_of(Process& process, CUdeviceptr address) {
   AllocationRange range;
-  return process.owner(address, &range) != nullptr && pools().placed_at(range.base).pool == nullptr ? range.context : nullptr;
+  return process.owner(address, &range) != nullptr && process.pools.placed_at(range.base).pool == nullptr ? range.context : nullptr;
 }
 
 bool in_a_capture(Process& process, const CUstream* stream) {
@@ -92,7 +92,7 @@ bool may_use(Process& process, int ordinal, CUdeviceptr base, bool of_pool) {
   CUcontext context = nullptr;
   const Device* current = process.current_device(&context);
   if (current == nullptr || current->ordinal() == ordinal) return true;
-  return of_pool ? (pools().placed_at(base).open_to >> current->ordinal() & 1) != 0 : process.peers.is_open(context, ordinal);
+  return of_pool ? (process.pools.placed_at(base).open_to >> current->ordinal() & 1) != 0 : process.peers.is_open(context, ordinal);
 }
 
 bool may_use_virtual(Process& process, CUdeviceptr address) {
@@ -109,7 +109,7 @@ MemoryKind kind_of(Process& process, CUdeviceptr address) {
   AllocationRange range;
   ProgramVmm::View view;
   if (process.owner(address, &range) != nullptr) {
-    return pools().placed_at(range.base).pool != nullptr ? MemoryKind::kOfNone : MemoryKind::kOfContext;
+    return process.pools.placed_at(range.base).pool != nullptr ? MemoryKind::kOfNone : MemoryKind::kOfContext;
   }
   if (process.vmm.find(address, &view)) return MemoryKind::kOfNone;
   return process.managed_owner(address) != nullptr ? MemoryKind::kOfContext : MemoryKind::kUnknown;
@@ -177,7 +177,7 @@ bool reach_each_other(Process& process, const Addresses& named) {
       opened = process.ipc.open_to(address, gpus) || opened;
       continue;
     }
-    if (pools().placed_at(range.base).pool != nullptr) continue;
+    if (process.pools.placed_at(range.base).pool != nullptr) continue;
     opened = owner->memory().access.open_to(address, gpus) || opened;
   }
   if (opened) opened_to_others.store(true, std::memory_order_relaxed);
@@ -190,7 +190,7 @@ bool fill_lacks_access(Process& process, CUdeviceptr address, CUstream stream) {
   if (!process.active()) return false;
   Device* owner = process.owner(address, &range);
   const bool imported = owner == nullptr && process.ipc.find(address, &range, &ordinal);
-  if (!imported && (owner == nullptr || pools().placed_at(range.base).pool != nullptr)) return false;
+  if (!imported && (owner == nullptr || process.pools.placed_at(range.base).pool != nullptr)) return false;
   AtStream at(process, stream);
   if (imported) return at.context() != nullptr && at.context() != range.context;
   return !may_use(process, owner->ordinal(), range.base, false);

@@ -8,6 +8,7 @@
 #include "interposer/memory/charges.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/device.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -310,7 +311,7 @@ void Allocations::context_gone(CUcontext context) {
       refund(device_, charged);
     }
   }
-  for (CUdeviceptr address : pooled) pools().take(address);
+  for (CUdeviceptr address : pooled) device_.process().pools.take(address);
   for (Block* block : dead) freed_.retire(block, false);
   size_t requested = 0;
   for (CUdeviceptr address : passed) freed_.give_back(address, false, &requested);

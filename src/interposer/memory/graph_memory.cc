@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "interposer/memory/graph_nodes.h"
-#include "interposer/once.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -30,8 +29,6 @@ void add_up(CUgraph graph, size_t* bytes, int* ordinal) {
 }
 
 }  // namespace
-
-GraphMemory& graph_memory() { return made_once<GraphMemory>(); }
 
 GraphMemory::Executable* GraphMemory::find(CUgraphExec executable) {
   for (Executable& known : executables_) {

@@ -50,6 +50,4 @@ class GraphMemory {
   std::vector<Executable> executables_ GUARDED_BY(mutex_);  // that have memory nodes
 };
 
-GraphMemory& graph_memory();
-
 }  // namespace nvshare::interposer

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "interposer/once.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -11,8 +10,6 @@ namespace nvshare::interposer {
 using cuda::CUdeviceptr;
 using cuda::CUmemoryPool;
 using cuda::CUmemPool_attribute;
-
-Pools& pools() { return made_once<Pools>(); }
 
 // What a pool would have from the driver: whole pages.
 size_t Pools::reserved(size_t used) {

@@ -94,6 +94,4 @@ class Pools {
   std::atomic<bool> placed_managed_any_{false};
 };
 
-Pools& pools();
-
 }  // namespace nvshare::interposer

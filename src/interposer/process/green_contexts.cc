@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
-#include "interposer/once.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
 using cuda::CUcontext;
 using cuda::CUgreenCtx;
-
-GreenContexts& green_contexts() { return made_once<GreenContexts>(); }
 
 void GreenContexts::made(const Green& green) {
   Lock lock(mutex_);

@@ -40,6 +40,4 @@ class GreenContexts {
   std::atomic<bool> any_{false};
 };
 
-GreenContexts& green_contexts();
-
 }  // namespace nvshare::interposer

@@ -153,7 +153,7 @@ bool Process::current_is_gone() {
   CUcontext current = nullptr;
   if (!active() || contexts.destroyed() == 0) return false;
   if (real_driver().cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS || current == nullptr) return false;
-  return is_gone(green_contexts().primary_of(current));
+  return is_gone(green_contexts.primary_of(current));
 }
 
 bool Process::is_gone(CUcontext current) {
@@ -167,7 +167,7 @@ Device* Process::current_device(CUcontext* context) {
   int ordinal = -1;
   if (real_driver().cuCtxGetCurrent(context) != cuda::CUDA_SUCCESS || *context == nullptr) return nullptr;
   if (real_driver().cuCtxGetDevice(&ordinal) != cuda::CUDA_SUCCESS) return nullptr;
-  *context = green_contexts().primary_of(*context);
+  *context = green_contexts.primary_of(*context);
   if (is_gone(*context)) return nullptr;
   if (Device* known = device(ordinal)) return known;
   // A context that was made in a way that no hook saw.

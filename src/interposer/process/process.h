@@ -10,11 +10,15 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/gate/gate.h"
+#include "interposer/hooks/graph_copies.h"
 #include "interposer/link/scheduler_need.h"
+#include "interposer/memory/graph_memory.h"
+#include "interposer/memory/pools.h"
 #include "interposer/memory/program_vmm.h"
 #include "interposer/process/captures.h"
 #include "interposer/process/contexts.h"
 #include "interposer/process/device.h"
+#include "interposer/process/green_contexts.h"
 #include "interposer/process/ipc.h"
 #include "interposer/process/peers.h"
 #include "interposer/sync.h"
@@ -80,12 +84,16 @@ class Process {
   bool hold_resident(const char* why);
 
   // Its parts, each with data and a mutex of its own.
-  Gate& gate = program_gate;  // which hooks pass (hooks/entry.h)
-  Captures captures{gate};    // streams that capture
-  Contexts contexts;          // which there are, and who of ours is in one
-  PeerAccess peers{*this};    // which GPU may use whose memory
-  Ipc ipc{*this};             // memory of other processes
-  ProgramVmm vmm{*this};      // the program's own virtual memory management
+  Gate& gate = program_gate;     // which hooks pass (hooks/entry.h)
+  Captures captures{gate};       // streams that capture
+  Contexts contexts;             // which there are, and who of ours is in one
+  GreenContexts green_contexts;  // parts of primary contexts
+  PeerAccess peers{*this};       // which GPU may use whose memory
+  Ipc ipc{*this};                // memory of other processes
+  Pools pools;                   // the program's memory pools
+  GraphMemory graph_memory;      // what graphs make the driver take
+  GraphCopies graph_copies;      // of executable graphs
+  ProgramVmm vmm{*this};         // the program's own virtual memory management
 
  private:
   static void in_forked_child();

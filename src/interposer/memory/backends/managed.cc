@@ -5,6 +5,7 @@
 #include "interposer/memory/backends/plain.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/device.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -52,7 +53,7 @@ void ManagedBackend::push_demand_out(cuda::CUstream stream) {
     real_driver().cuMemPrefetchAsync(block->base, block->bytes, cuda::CU_DEVICE_CPU, stream);  // if not, the driver takes it when it must
     memory.pieces.unpin({block, 0, 0});
   }
-  for (const Pools::Placed& placed : pools().managed_of(device_.ordinal())) {
+  for (const Pools::Placed& placed : device_.process().pools.managed_of(device_.ordinal())) {
     real_driver().cuMemPrefetchAsync(placed.address, placed.bytes, cuda::CU_DEVICE_CPU, stream);  // the same
   }
 }
