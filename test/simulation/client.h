@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "host_memory.h"
-#include "interposer/memory/lease.h"
+#include "interposer/memory/limits/lease.h"
 #include "interposer/turn/reports.h"
 #include "interposer/turn/turn.h"
 #include "node.h"

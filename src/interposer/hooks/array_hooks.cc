@@ -4,7 +4,7 @@
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
-#include "interposer/memory/arrays.h"
+#include "interposer/memory/driver_memory/arrays.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "interposer/memory/graph_nodes.h"
+#include "interposer/memory/driver_memory/graph_nodes.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 

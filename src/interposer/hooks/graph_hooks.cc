@@ -5,7 +5,7 @@
 #include "interposer/hooks/looks.h"
 #include "interposer/hooks/memop_nodes.h"
 #include "interposer/hooks/unswappable.h"
-#include "interposer/memory/graph_memory.h"
+#include "interposer/memory/driver_memory/graph_memory.h"
 #include "interposer/process/process.h"
 
 namespace nvshare::interposer {

@@ -4,7 +4,7 @@
 #include "interposer/hooks/entry.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/reach.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/pools/pools.h"
 #include "interposer/process/ipc.h"
 #include "interposer/symbols/real_driver.h"
 

@@ -9,7 +9,7 @@
 #include "interposer/hooks/memop_nodes.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/pools/pools.h"
 #include "interposer/process/process.h"
 
 namespace nvshare::interposer {

@@ -7,9 +7,9 @@
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
-#include "interposer/memory/charges.h"
-#include "interposer/memory/graph_memory.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/driver_memory/graph_memory.h"
+#include "interposer/memory/limits/charges.h"
+#include "interposer/memory/pools/pools.h"
 #include "interposer/process/green_contexts.h"
 #include "interposer/process/process.h"
 

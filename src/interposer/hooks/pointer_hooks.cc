@@ -4,8 +4,8 @@
 #include "interposer/hooks/entry.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/reach.h"
-#include "interposer/memory/charges.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/limits/charges.h"
+#include "interposer/memory/pools/pools.h"
 #include "interposer/process/green_contexts.h"
 #include "interposer/symbols/real_driver.h"
 

@@ -1,8 +1,8 @@
-// Memory pools: the driver keeps the pool and its settings, the counts are ours (memory/pools.h).
+// Memory pools: the driver keeps the pool and its settings, the counts are ours (memory/pools/pools.h).
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/entry.h"
 #include "interposer/hooks/reach.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/pools/pools.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

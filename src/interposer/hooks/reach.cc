@@ -5,7 +5,7 @@
 
 #include "interposer/hooks/at_stream.h"
 #include "interposer/memory/backends/access.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/pools/pools.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 

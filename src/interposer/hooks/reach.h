@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
-#include "interposer/memory/program_vmm.h"
+#include "interposer/memory/handles/program_vmm.h"
 
 namespace nvshare::interposer {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "interposer/link/scheduler_socket.h"
-#include "interposer/memory/own_limit.h"
+#include "interposer/memory/limits/own_limit.h"
 #include "interposer/process/process.h"
 
 namespace nvshare::interposer {

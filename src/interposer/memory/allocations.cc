@@ -4,9 +4,9 @@
 
 #include "interposer/gate/gate.h"
 #include "interposer/log.h"
-#include "interposer/memory/address_book.h"
-#include "interposer/memory/charges.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/blocks/address_book.h"
+#include "interposer/memory/limits/charges.h"
+#include "interposer/memory/pools/pools.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"

@@ -9,12 +9,12 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/memory/backends/backing.h"
-#include "interposer/memory/blocks.h"
-#include "interposer/memory/freed_blocks.h"
-#include "interposer/memory/memory_use.h"
-#include "interposer/memory/new_blocks.h"
-#include "interposer/memory/slab.h"
-#include "interposer/memory/stream_frees.h"
+#include "interposer/memory/blocks/blocks.h"
+#include "interposer/memory/blocks/freed_blocks.h"
+#include "interposer/memory/blocks/new_blocks.h"
+#include "interposer/memory/blocks/slab.h"
+#include "interposer/memory/limits/memory_use.h"
+#include "interposer/memory/pools/stream_frees.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {

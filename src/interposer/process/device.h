@@ -8,8 +8,8 @@
 #include "cuda/driver_api.h"
 #include "interposer/link/link.h"
 #include "interposer/link/turns.h"
+#include "interposer/memory/limits/memory_limit.h"
 #include "interposer/memory/memory.h"
-#include "interposer/memory/memory_limit.h"
 #include "interposer/swap/engine.h"
 #include "protocol/messages.h"
 

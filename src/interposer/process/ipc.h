@@ -3,8 +3,8 @@
 // from the exporter to the importer, if both are of one tenant or both single programs of one user. Exported memory stays on the GPU from
 // then on.
 //
-// This is the process's part: what it has imported. What it exports is DeviceMemory's (memory/exports.cc). Thread-safe. Its mutex comes
-// after Contexts' and before Blocks'; nothing waits for the scheduler with it held.
+// This is the process's part: what it has imported. What it exports is DeviceMemory's (memory/handles/exports.cc). Thread-safe. Its mutex
+// comes after Contexts' and before Blocks'; nothing waits for the scheduler with it held.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/host_arena/host_slot.h"
-#include "interposer/memory/block.h"
+#include "interposer/memory/blocks/block.h"
 #include "interposer/memory/memory.h"
 #include "interposer/swap/context.h"
 #include "interposer/swap/unchanged.h"

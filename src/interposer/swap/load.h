@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
-#include "interposer/memory/block.h"
+#include "interposer/memory/blocks/block.h"
 #include "interposer/memory/memory.h"
 #include "interposer/swap/context.h"
 #include "protocol/messages.h"

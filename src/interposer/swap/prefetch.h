@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "interposer/memory/block.h"
+#include "interposer/memory/blocks/block.h"
 #include "interposer/memory/memory.h"
 #include "interposer/swap/context.h"
 #include "protocol/messages.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "cuda/driver_api.h"
-#include "interposer/memory/block.h"
+#include "interposer/memory/blocks/block.h"
 
 namespace nvshare::interposer {
 

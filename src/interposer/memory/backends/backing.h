@@ -13,8 +13,8 @@
 #include "interposer/memory/backends/managed.h"
 #include "interposer/memory/backends/plain.h"
 #include "interposer/memory/backends/vmm.h"
-#include "interposer/memory/block.h"
-#include "interposer/memory/blocks.h"
+#include "interposer/memory/blocks/block.h"
+#include "interposer/memory/blocks/blocks.h"
 
 namespace nvshare::interposer {
 

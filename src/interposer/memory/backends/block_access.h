@@ -10,9 +10,9 @@
 #include <span>
 
 #include "cuda/driver_api.h"
-#include "interposer/memory/block.h"
-#include "interposer/memory/blocks.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/blocks/block.h"
+#include "interposer/memory/blocks/blocks.h"
+#include "interposer/memory/pools/pools.h"
 
 namespace nvshare::interposer {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "interposer/memory/backends/plain.h"
-#include "interposer/memory/pools.h"
+#include "interposer/memory/pools/pools.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"

@@ -10,9 +10,9 @@
 #include "cuda/driver_api.h"
 #include "interposer/memory/backends/backing.h"
 #include "interposer/memory/backends/block_access.h"
-#include "interposer/memory/block.h"
-#include "interposer/memory/blocks.h"
-#include "interposer/memory/memory_use.h"
+#include "interposer/memory/blocks/block.h"
+#include "interposer/memory/blocks/blocks.h"
+#include "interposer/memory/limits/memory_use.h"
 #include "interposer/memory/residency/residency.h"
 
 namespace nvshare::interposer {

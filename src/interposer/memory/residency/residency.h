@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstddef>
 
-#include "interposer/memory/block.h"
-#include "interposer/memory/blocks.h"
-#include "interposer/memory/memory_use.h"
+#include "interposer/memory/blocks/block.h"
+#include "interposer/memory/blocks/blocks.h"
+#include "interposer/memory/limits/memory_use.h"
 #include "interposer/swap/copies/host_copies.h"
 
 namespace nvshare::interposer {

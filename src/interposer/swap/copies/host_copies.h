@@ -9,8 +9,8 @@
 #include <cstddef>
 
 #include "interposer/host_arena/host_arena.h"
-#include "interposer/memory/block.h"
-#include "interposer/memory/blocks.h"
+#include "interposer/memory/blocks/block.h"
+#include "interposer/memory/blocks/blocks.h"
 #include "interposer/swap/copies/chunk_hash.h"
 
 namespace nvshare::interposer {

@@ -1,0 +1,69 @@
+// Memory that the program freed in stream order, or while something captured, and that the GPU may not have passed yet. What is freed on a
+// stream may be reused by a later allocation on the same stream at once, by others once the GPU has passed the free.
+//
+// Thread-safe. Locks the mutex of Blocks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver_api.h"
+#include "interposer/memory/blocks/blocks.h"
+#include "interposer/memory/blocks/freed_blocks.h"
+
+namespace nvshare::interposer {
+
+class Device;
+
+class StreamFrees {
+ public:
+  StreamFrees(Device& device, Blocks& blocks, FreedBlocks& freed) : device_(device), blocks_(blocks), freed_(freed) {}
+
+  struct Free {
+    cuda::CUdeviceptr address;
+    size_t capacity;        // what a reuse may ask for at most
+    cuda::CUstream stream;  // with `thread` and its context, where the free stands
+    uint64_t thread;        // of a per-thread default stream, else 0
+    cuda::CUcontext stream_context;
+    cuda::CUevent event;  // null: unknown, wait for the whole context
+    cuda::CUcontext context;
+    bool reusable = true;  // by a later allocation on the same stream
+    bool at_once = false;  // by cuMemFree
+  };
+  // False: it is there already (freed twice).
+  bool add(const Free& pending);
+  // Where an allocation of so many bytes in that stream may lie, among what was freed there before it; 0: nowhere.
+  cuda::CUdeviceptr reuse(size_t bytes, cuda::CUstream stream, uint64_t thread, cuda::CUcontext context);
+  // What begins there was freed: in stream order, and the GPU has passed that, or during a capture. The program has it no more.
+  bool is_over(const AllocationRange& range);
+  // It is about to be destroyed, and its handle may name another stream soon.
+  void stream_leaves(cuda::CUstream stream);
+
+  // Gives back what the GPU has passed; with `wait`, all of it, waiting for the GPU. Not while something captures.
+  void collect(bool wait);
+  // The same for the swap engine, whose thread has no context. The GPU has no work left, so nothing is waited for.
+  void collect_done();
+  // What was freed without an event is given back, if there is any: only looking tells when the GPU has passed it.
+  void collect_deferred() {
+    if (deferred_.load(std::memory_order_relaxed) > 0) collect(false);
+  }
+  // After one was added: of too many the oldest are waited for, and given back.
+  void bound();
+
+  // The driver has destroyed that context. Returns what is passed by that, and lives on.
+  std::vector<cuda::CUdeviceptr> context_gone(const Blocks& blocks, cuda::CUcontext context) REQUIRES(blocks.mutex);
+
+ private:
+  Device& device_;
+  Blocks& blocks_;
+  FreedBlocks& freed_;
+  std::vector<Free> frees_ GUARDED_BY(blocks_.mutex);
+  std::atomic<uint32_t> deferred_{0};  // of them without an event
+};
+
+// Earlier GPU work on memory of that context (null: of the device) is done on return. False: something captures.
+bool wait_before_free(Device& device, cuda::CUcontext context, cuda::CUresult* result);
+
+}  // namespace nvshare::interposer
