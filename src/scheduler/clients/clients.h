@@ -40,9 +40,9 @@ struct RegisteredClient {
   uint64_t prefetch = 0;                  // under way, without the lock; 0: none
   int64_t unwritten = 0;                  // of what is not on the GPU: was never there, so it needs no host memory
   policy::Memory believed{};              // of it
-  policy::Instant unlisted_since = 0;     // by NVML, though it lists others; 0: it is listed
+  policy::Instant unlisted_since = 0;     // by NVML, which would list it; 0: it is listed
   std::optional<int64_t> overhead_taken;  // taken instead of the policy's own figure until NVML has told
-  uint64_t reports = 0;                   // of its memory, so far
+  uint64_t reports = 0, moves = 0;        // of its memory, so far; and those of them that had other figures of the GPU's
   int64_t elsewhere = 0;                  // swapped, and in no segment: managed memory, which lies where the driver likes
   int64_t prepares = 0;                   // host memory that it was told to have ready
   bool seen_by_nvml = false;
@@ -54,6 +54,7 @@ struct RegisteredClient {
   // What it says that it has.
   void report(const protocol::MemoryReport& now) {
     note_unwritten(now);
+    moves += now.resident != memory.resident;
     memory = now;
     ++reports;
   }

@@ -19,17 +19,18 @@ bool are_of_same_owner(const RegisteredClient& a, const RegisteredClient& b, con
 
 }  // namespace
 
-bool lists_others(const GpuSample& sample, const Clients& clients) {
-  return std::any_of(sample.processes.begin(), sample.processes.end(), [&](const ProcessMemory& process) {
-    return std::none_of(clients.all().begin(), clients.all().end(), [&](const auto& entry) { return entry.second.pid == process.pid; });
-  });
+bool has_no_contexts(policy::GpuId gpu, const GpuSample& sample, const Clients& clients) {
+  if (!sample.processes.empty()) return false;
+  int64_t ours = 0;
+  for (const auto& [id, client] : clients.all()) ours += client.gpu == gpu ? client.believed.resident : 0;
+  return std::min(sample.used_before, sample.used_after) - ours < ForeignMemoryWatch::kStep;
 }
 
 int64_t used_by(const RegisteredClient& client, const GpuSample& sample, bool nvml_sees_pids, const policy::Config& config) {
   if (const ProcessMemory* process = find_process(sample, client.pid)) return process->used;
   const int64_t resident = client.believed.resident;
   const bool has_context = !nvml_sees_pids && resident > 0;
-  return resident + (has_context ? config.overhead_default : 0);
+  return resident + (has_context ? client.overhead_taken.value_or(config.overhead_default) : 0);  // as the policy counts it
 }
 
 void see_claims(RegisteredClient& client, const GpuSample& sample, bool nvml_sees_pids, int64_t* unexplained) {

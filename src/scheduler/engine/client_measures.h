@@ -12,8 +12,8 @@
 
 namespace nvshare::scheduler {
 
-// NVML lists a process that is no client.
-bool lists_others(const GpuSample& sample, const Clients& clients);
+// NVML lists no process there, and nothing is in use beyond what clients have: so it is not that it cannot list those that have contexts.
+bool has_no_contexts(policy::GpuId gpu, const GpuSample& sample, const Clients& clients);
 
 // What the client has there. One that NVML does not list counts by its own report: NVML may see other process numbers than we do; or its
 // context is gone and its handles are not, or not yet. A liar gains nothing, because the policy counts what it says against it.

@@ -21,6 +21,40 @@ TEST_F(EngineTest, AClientThatNvmlDoesNotListCountsByItsOwnReport) {
   EXPECT_EQ(gpu().foreign, 0);
 }
 
+// Under a compute limit one says it with every turn, several times between two looks (simulation, seed 3300001333).
+TEST_F(EngineTest, AContextIsMeasuredThoughItsClientSaysAgainWhatItHas) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) {
+    send(1, protocol::MemUpdate{{4 * kGiB, 4 * kGiB, 0, 0, 0}, 0, 0, 0, 0, 0});
+    sample(4 * kGiB + 500 * kMiB, {{1001, 4 * kGiB + 500 * kMiB}});
+  }
+  EXPECT_EQ(client(0).overhead, 500 * kMiB);
+}
+
+// From another PID namespace it lists nobody: that is no news of contexts (simulation, seeds 10 and 3300011219).
+TEST_F(EngineTest, AContextThatNvmlCannotListCounts) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 60; ++i) sample(4 * kGiB + 185 * kMiB, {});
+  EXPECT_EQ(client(0).overhead, 300 * kMiB);
+  sample(4 * kGiB, {});
+  EXPECT_EQ(client(0).overhead, 300 * kMiB) << "what it has may be on its way out, and not be told yet";
+  for (int i = 0; i < 60; ++i) sample(4 * kGiB, {});
+  EXPECT_EQ(client(0).overhead, 0) << "nobody has one";
+}
+
+// All of a user's contexts that NVML has not listed count as a part of the GPU; what they take beyond that is in use all the same
+// (simulation, seed 325).
+TEST_F(EngineTest, ContextsThatNvmlCannotListCountInAll) {
+  constexpr int kClients = 8;
+  auto message = test_registration(kGiB);
+  message.memory.resident = kGiB;
+  for (int i = 0; i < kClients; ++i) join_as(1 + i, 1001 + i, 1000, message);
+  const int64_t contexts = kClients * 400 * kMiB;
+  for (int i = 0; i < 3; ++i) sample(kClients * kGiB + contexts, {});
+  EXPECT_LT(gpu().overhead, contexts / 2);
+  EXPECT_EQ(gpu().overhead + gpu().foreign, contexts);
+}
+
 // NVML lists processes that have a context. Handles of physical memory outlive it.
 TEST_F(EngineTest, MemoryOfAClientWhoseContextIsGoneIsNotForeign) {
   join(1, 1001, 4 * kGiB, 4 * kGiB);

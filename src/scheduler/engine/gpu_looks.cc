@@ -13,7 +13,7 @@
 namespace nvshare::scheduler {
 namespace {
 
-// No context of its own: NVML has not listed the process for so long, though it lists others.
+// No context of its own: NVML has not listed the process for so long, though it would.
 constexpr policy::Duration kUnlistedGrace = 10'000'000'000;
 
 }  // namespace
@@ -85,18 +85,21 @@ int64_t GpuLooks::measure_clients(policy::GpuId gpu, const GpuSample& sample, po
         believed.resident != before.resident || believed.unswappable != before.unswappable)
       events.emplace_back(policy::MemoryBelieved{id, believed});
     ours += used_by(client, sample, sees_pids, at_.settings.policy);
-    measure_overhead(client, sample, &events);
+  }
+  const bool lists_contexts = sees_pids || has_no_contexts(gpu, sample, at_.clients);
+  for (auto& [id, client] : at_.clients.all()) {
+    if (client.gpu == gpu) measure_overhead(client, sample, lists_contexts, &events);
   }
   at_.policy.apply(events, now);
   return ours;
 }
 
-void GpuLooks::measure_overhead(RegisteredClient& client, const GpuSample& sample, std::vector<policy::Event>* events) {
+void GpuLooks::measure_overhead(RegisteredClient& client, const GpuSample& sample, bool lists_contexts,
+                                std::vector<policy::Event>* events) {
   const ProcessMemory* process = find_process(sample, client.pid);
   if (process == nullptr) {
-    if (client.unlisted_since == 0) client.unlisted_since = sample.taken_at;
-    const bool has_none =
-        (at_.gpus.nvml_sees_pids() || !lists_others(sample, at_.clients)) && sample.taken_at - client.unlisted_since >= kUnlistedGrace;
+    if (client.unlisted_since == 0 || !lists_contexts) client.unlisted_since = sample.taken_at;
+    const bool has_none = sample.taken_at - client.unlisted_since >= kUnlistedGrace;
     if (has_none && client.overhead_taken != 0) {
       client.overhead_taken = 0;
       client.overhead = OverheadWatch();
@@ -105,7 +108,7 @@ void GpuLooks::measure_overhead(RegisteredClient& client, const GpuSample& sampl
     return;
   }
   client.unlisted_since = 0;
-  std::optional<int64_t> overhead = client.overhead.update(process->used, client.believed.resident, client.reports);
+  std::optional<int64_t> overhead = client.overhead.update(process->used, client.believed.resident, client.moves);
   if (client.overhead_taken && !overhead)
     overhead = std::clamp<int64_t>(process->used - client.believed.resident, 0, at_.settings.policy.overhead_default);
   client.overhead_taken.reset();

@@ -45,7 +45,8 @@ class GpuLooks {
 
  private:
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
-  void measure_overhead(RegisteredClient& client, const GpuSample& sample, std::vector<policy::Event>* events);
+  // `lists_contexts`: of a process that is not listed that means that it has none.
+  void measure_overhead(RegisteredClient& client, const GpuSample& sample, bool lists_contexts, std::vector<policy::Event>* events);
   void see_foreign(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
   void say(const KnownGpu& gpu, const UtilizationMonitor::Change& change) const;

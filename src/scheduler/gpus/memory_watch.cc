@@ -33,10 +33,10 @@ std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64
   return reported_;
 }
 
-std::optional<int64_t> OverheadWatch::update(int64_t used, int64_t resident, uint64_t report) {
-  bool steady = report == previous_report_ && std::abs(used - previous_used_) < kStep;
+std::optional<int64_t> OverheadWatch::update(int64_t used, int64_t resident, uint64_t moves) {
+  bool steady = moves == previous_moves_ && std::abs(used - previous_used_) < kStep;
   previous_used_ = used;
-  previous_report_ = report;
+  previous_moves_ = moves;
   if (!steady) return std::nullopt;
   int64_t overhead = std::max<int64_t>(0, used - resident);
   if (reported_ && std::abs(overhead - *reported_) < kStep) return std::nullopt;

@@ -61,12 +61,12 @@ class OverheadWatch {
  public:
   static constexpr int64_t kStep = 8LL << 20;
 
-  // `report`: counts the client's memory reports. The new figure when it changed.
-  std::optional<int64_t> update(int64_t used, int64_t resident, uint64_t report);
+  // `moves`: counts the client's reports that had another figure. The new figure when it changed.
+  std::optional<int64_t> update(int64_t used, int64_t resident, uint64_t moves);
 
  private:
   int64_t previous_used_ = -1;
-  uint64_t previous_report_ = 0;
+  uint64_t previous_moves_ = 0;
   std::optional<int64_t> reported_;
 };
 

@@ -59,7 +59,7 @@ TEST(ForeignMemory, WhatMovesWhileLookedAtIsNotBelievedForAWhile) {
 TEST(Overhead, IsKnownOnceNothingMoves) {
   OverheadWatch watch;
   EXPECT_EQ(watch.update(2 * kGiB, kGiB, 1), std::nullopt) << "seen once";
-  EXPECT_EQ(watch.update(2 * kGiB, kGiB, 2), std::nullopt) << "it reported meanwhile";
+  EXPECT_EQ(watch.update(2 * kGiB, kGiB, 2), std::nullopt) << "it moved meanwhile";
   EXPECT_EQ(watch.update(2 * kGiB, kGiB, 2), kGiB);
   EXPECT_EQ(watch.update(2 * kGiB, kGiB, 2), std::nullopt) << "unchanged";
   EXPECT_EQ(watch.update(3 * kGiB, kGiB, 2), std::nullopt) << "moving";
