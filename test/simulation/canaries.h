@@ -33,6 +33,8 @@ enum class Canary : uint8_t {
   kDepartedIsFree,    // what a dead client held counts as free at once
   kClientsForgotten,  // a scheduler that comes back knows nothing of the former one's clients
   kKeepNeverSent,     // a gang whose drain fails is not told to go on
+  kForeignUnseen,     // memory that NVML lists no process with is not seen
+  kContextsFree,      // what contexts take counts as nothing where nobody has seen it
 };
 
 struct CanaryName {
@@ -62,6 +64,8 @@ inline constexpr CanaryName kCanaries[] = {
     {Canary::kDepartedIsFree, "departed-is-free"},
     {Canary::kClientsForgotten, "clients-forgotten"},
     {Canary::kKeepNeverSent, "keep-never-sent"},
+    {Canary::kForeignUnseen, "foreign-unseen"},
+    {Canary::kContextsFree, "contexts-free"},
 };
 
 inline std::optional<Canary> canary_of(std::string_view name) {

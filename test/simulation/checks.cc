@@ -12,6 +12,8 @@ constexpr Duration kToldApart = 100 * kUs;     // the program's wait for its wor
 constexpr Duration kDropAnswered = 10 * kSec;  // a second or two of GPU work, and slow threads
 constexpr Duration kCopiesAsked = 2 * kSec;    // after which a program that waits for room has been asked for its copies in host memory
 constexpr Duration kAskedAgain = 13 * kSec;    // after which one that did not answer has been asked once more
+constexpr Duration kSeen = 4 * kSec;           // in which NVML is asked several times
+constexpr Bytes kSeenApart = 32 * kMiB;        // smaller changes are none
 constexpr Bytes kCopiesKept = 256 * kMiB;      // and keeps less than this of them
 
 bool holds(policy::ClientState state) { return state != policy::ClientState::kIdle && state != policy::ClientState::kWaiting; }
@@ -122,6 +124,57 @@ void Checks::each_second() {
   if (run_.plan().bounded) check_waits();
   if (run_.plan().bounded) check_drops();
   check_leases();
+  if (run_.plan().nvml && run_.node().is_up()) check_seen();
+}
+
+// What NVML shows is what the policy reckons with, a moment later: what programs that are no clients have, and what contexts take.
+void Checks::check_seen() {
+  for (const policy::GpuView& gpu : policy::view(run_.node().policy_state(), run_.world().now())) {
+    const auto place = static_cast<int>(gpu.gpu);
+    Bytes least = run_.foreign_on(place), most = least;
+    const auto known = [&](const Client& client) {
+      return std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& one) { return one.client == client.id(); });
+    };
+    for (const auto& process : run_.processes()) {
+      for (const auto& client : process->clients()) {
+        if (client->gpu() != place || !process->has_context()) continue;
+        if (!process->alive() || !known(*client)) most += client->resident() + process->plan().context;
+      }
+    }
+    const bool blind = run_.plan().blind != Plan::Blind::kNot;
+    // Who NVML shows no processes has to reckon with at least as much in all.
+    const bool is_off = blind ? gpu.foreign + gpu.overhead + gpu.departed < least + run_.contexts_on(place) - kSeenApart
+                              : gpu.foreign < least - kSeenApart || gpu.foreign > most + kSeenApart;
+    if (stays_off(foreign_[place], least + run_.resident_on(place) * (blind ? 1 : 0), is_off && !gpu.clients.empty())) {
+      run_.world().fail(fmt::format("others have {} MiB of GPU {}, the policy reckons with {}", least / kMiB, place, gpu.foreign / kMiB));
+    }
+    for (const policy::ClientView& client : gpu.clients) {
+      if (!blind) check_overhead(client);
+    }
+  }
+}
+
+// True: for so long that NVML must have shown it, and of the same bytes.
+bool Checks::stays_off(Sight& sight, Bytes of, bool is_off) {
+  const uint64_t life = run_.node().lives();
+  const bool same = std::exchange(sight.of, of) == of && std::exchange(sight.life, life) == life;
+  if (!same || !is_off || sight.since == 0) sight.since = is_off ? run_.world().now() : 0;
+  return is_off && run_.world().now() - sight.since >= kSeen;
+}
+
+void Checks::check_overhead(const policy::ClientView& known) {
+  for (const auto& process : run_.processes()) {
+    for (const auto& client : process->clients()) {
+      if (client->id() != known.client || !process->alive()) continue;
+      const Bytes takes = process->plan().context;
+      const bool rests = client->at_rest() && !process->stopped() && process->has_context();
+      const bool is_off = known.overhead < takes - kSeenApart || known.overhead > takes + kSeenApart;
+      if (stays_off(contexts_[known.client], client->resident(), rests && is_off)) {
+        run_.world().fail(fmt::format("the context of program {} takes {} MiB, the policy reckons with {}", process->plan().number,
+                                      takes / kMiB, known.overhead / kMiB));
+      }
+    }
+  }
 }
 
 void Checks::check_drops() {

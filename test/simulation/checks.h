@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "policy/policy.h"
 #include "protocol/admin.h"
 #include "world.h"
 
@@ -31,6 +32,8 @@ class Checks {
   void check_waits();
   void check_drops();
   void check_leases();
+  void check_seen();
+  void check_overhead(const policy::ClientView& known);
   void check_books(const Process& process, const Client& client, const protocol::admin::ClientReport& known);
 
   Run& run_;
@@ -40,6 +43,14 @@ class Checks {
   };
   std::map<uint64_t, Wait> waits_;  // by client
   std::map<int, Bytes> unknown_;    // by GPU, at most: see note_unknown
+  struct Sight {
+    Bytes of = 0;       // what is compared is not of others meanwhile
+    uint64_t life = 0;  // of the scheduler
+    Instant since = 0;  // what is seen and what there is are apart
+  };
+  bool stays_off(Sight& sight, Bytes of, bool is_off);
+  std::map<int, Sight> foreign_;        // by GPU
+  std::map<uint64_t, Sight> contexts_;  // by client
 };
 
 }  // namespace nvshare::simulation

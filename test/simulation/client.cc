@@ -190,6 +190,7 @@ Client::Room Client::allocate(Bytes bytes) {
   if (running_ && turn::alone(turn_) && run().free_on(gpu_) < bytes) budget_ = resident_;
   const bool room = running_ ? resident_ + bytes <= budget_ : allocated_ + bytes <= ceiling_;
   if (!room) return running_ ? Room::kGrow : Room::kNever;
+  if (running_ && run().driver_has_on(gpu_) < bytes) return Room::kShort;
   allocated_ += bytes;
   if (running_) resident_ += bytes;
   memory_changed();

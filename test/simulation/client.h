@@ -54,7 +54,7 @@ class Client : public Endpoint {
   void used() {
     if (first_use_ == 0) first_use_ = now();
   }
-  enum class Room : uint8_t { kGot, kNever, kGrow, kWait, kJoin };
+  enum class Room : uint8_t { kGot, kNever, kGrow, kWait, kJoin, kShort };  // kShort: the driver has none
   Room allocate(Bytes bytes);
   void release(Bytes bytes);
   bool can_charge(Bytes bytes) { return lease_.charge(static_cast<uint64_t>(bytes)); }

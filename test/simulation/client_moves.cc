@@ -13,6 +13,7 @@ constexpr Bytes kPiece = 256 * kMiB;
 constexpr Bytes kChunk = 64 * kMiB;  // what needs host memory in one piece
 constexpr Bytes kReport = 512 * kMiB;
 constexpr Duration kPause = kMs;
+constexpr Duration kShort = 5 * kMs;     // until the driver is asked once more for memory that it does not have
 constexpr Duration kNoEntry = 50 * kMs;  // a load in a context that cannot be entered
 }  // namespace
 
@@ -196,6 +197,7 @@ void Client::load(Progress made) {
     return;
   }
   waits_for_room_since_ = 0;
+  if (run().driver_has_on(gpu_) < piece) return process_.later(kShort, [this, made] { load(made); });
   const Bytes absent_copies = host_.used() - copied_;
   resident_ += piece;
   came_in_ += piece;
@@ -216,6 +218,7 @@ void Client::prefetch(Progress made, Bytes budget) {
   const Bytes with_copies = run().plan().host_lent ? host_.used() - copied_ : absent;
   const Bytes piece = std::min({kChunk, absent, with_copies, budget - resident_});
   if (piece <= 0) return prefetched(made, false);
+  if (run().driver_has_on(gpu_) < piece) return prefetched(made, true);
   resident_ += piece;
   came_in_ += piece;
   copied_ += piece;

@@ -50,6 +50,7 @@ void Node::start_engine() {
   options.settings.gpus_per_user = plan_.gpus;
   if (plan_.sharing_measured) options.settings.sharing = scheduler::Sharing::kAuto;
   if (canary_ == Canary::kDepartedIsFree) options.settings.policy.departed_grace = options.settings.policy.watched_grace = 0;
+  if (canary_ == Canary::kContextsFree) options.settings.policy.overhead_default = 0;
   options.epoch = 1000 + ++lives_;
   const bool restarts =
       std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) { return fault.kind == Fault::Kind::kRestart; });
@@ -82,12 +83,9 @@ void Node::look_with_nvml(uint64_t life) {
   const std::vector<scheduler::GpuUuid> in_use = engine_->to_look_at().in_use;
   for (int gpu = 0; gpu < plan_.gpus; ++gpu) {
     if (std::find(in_use.begin(), in_use.end(), uuid_of(gpu)) == in_use.end()) continue;
-    scheduler::GpuSample sample;
+    scheduler::GpuSample sample = nvml_(gpu);
     sample.uuid = uuid_of(gpu);
     sample.taken_at = world_.now();
-    sample.processes = nvml_(gpu);
-    for (const scheduler::ProcessMemory& process : sample.processes) sample.used_after += process.used;
-    sample.used_before = sample.used_after;
     samples.push_back(std::move(sample));
   }
   world_.after(random_.between(10 * kUs, 20 * kMs), [this, life, samples = std::move(samples)] {

@@ -40,8 +40,8 @@ class Node : public scheduler::Transport {
   // ---- for processes ----
   pid_t start_process(int tenant);
   void process_ended(pid_t pid);
-  // What each process has on that GPU, as NVML tells; before the first process starts. Plans without NVML never ask.
-  void set_nvml(std::function<std::vector<scheduler::ProcessMemory>(int gpu)> nvml) { nvml_ = std::move(nvml); }
+  // What is in use of that GPU's memory, and by whom, as NVML tells; before the first process starts. Plans without NVML never ask.
+  void set_nvml(std::function<scheduler::GpuSample(int gpu)> nvml) { nvml_ = std::move(nvml); }
   // Bytes of host memory that processes have for swapping: one process's, or with pid 0 all of them together, and what others have.
   void set_host_use(std::function<Bytes(pid_t pid)> use) { host_use_ = std::move(use); }
   // 0: there is no scheduler.
@@ -60,6 +60,7 @@ class Node : public scheduler::Transport {
 
   // ---- what it knows ----
   bool is_up() const { return engine_.has_value(); }
+  uint64_t lives() const { return lives_; }  // how many schedulers there were
   bool serves(ConnectionId connection) const { return links_.contains(connection) && links_.at(connection).served; }
   bool quiet(ConnectionId connection) const;  // nothing is under way either way
   const std::vector<policy::ClientGlimpse>& glimpse();
@@ -102,7 +103,7 @@ class Node : public scheduler::Transport {
   const Canary canary_;
   const std::string folder_;
   Random random_;
-  std::function<std::vector<scheduler::ProcessMemory>(int)> nvml_;
+  std::function<scheduler::GpuSample(int)> nvml_;
   std::function<Bytes(pid_t)> host_use_ = [](pid_t) { return Bytes{0}; };
   std::map<ConnectionId, Link> links_;
   std::map<pid_t, int> tenants_;  // of the processes that live

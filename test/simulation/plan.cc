@@ -324,6 +324,48 @@ void draw_hangs(uint64_t seed, Plan& plan) {
   }
 }
 
+// What contexts take, drawn apart as versions are. What is assumed of them where nobody sees it is the most that they take; where NVML
+// shows it one may take more.
+void draw_context_memory(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x9e6c63d0876a9a47 + 47);
+  if (!random.chance(50)) return;
+  for (ProgramPlan& program : plan.programs) program.context = random.between(20, plan.policy.overhead_default / kMiB) * kMiB;
+  if (!plan.nvml || !random.chance(30)) return;
+  plan.programs[static_cast<size_t>(random.between(0, std::ssize(plan.programs) - 1))].context = random.between(300, 700) * kMiB;
+}
+
+// NVML and the scheduler have different numbers for processes, as they are in different namespaces; drawn apart as versions are. What
+// contexts take is assumed then.
+void draw_blind(uint64_t seed, Plan& plan) {
+  Random random(seed * 0xbf58476d1ce4e5b9 + 59);
+  if (!plan.nvml || !random.chance(25)) return;
+  plan.blind = random.chance(50) ? Plan::Blind::kNone : Plan::Blind::kOtherNumbers;
+  for (ProgramPlan& program : plan.programs) program.context = std::min(program.context, plan.policy.overhead_default);
+}
+
+// Programs that are no clients, drawn apart as versions are: only NVML shows what they take. What stays leaves room for each client alone.
+void draw_foreign(uint64_t seed, Plan& plan) {
+  Random random(seed * 0xe4e09ea1a4ed7e4b + 53);
+  if (!plan.nvml || !random.chance(40)) return;
+  plan.bounded = false;
+  for (int64_t i = random.between(1, 4); i > 0; --i) {
+    Fault fault{Fault::Kind::kForeign, random.between(0, 10'000) * kMs, 0, random.between(10, 8000) * kMs};
+    fault.program = static_cast<size_t>(random.between(0, std::ssize(plan.programs) - 1));
+    fault.bytes = random.between(1, 64) * 128 * kMiB;
+    fault.listed = random.chance(70);
+    if (i == 1 && random.chance(30)) {
+      fault.amount = 0;
+      fault.bytes = random.between(1, 8) * 128 * kMiB;
+    }
+    if (random.chance(40)) {
+      constexpr Moment kMoments[] = {Moment::kRegisters, Moment::kLoads, Moment::kEvicts, Moment::kDrains, Moment::kGrows};
+      fault.moment = kMoments[random.between(0, 4)];
+      fault.after = random.between(0, 1000) * kMs;
+    }
+    plan.faults.push_back(fault);
+  }
+}
+
 }  // namespace
 
 static Plan draw_first(uint64_t seed) {
@@ -359,6 +401,10 @@ Plan draw_plan(uint64_t seed, Traits traits) {
   draw_contexts(seed, plan);
   draw_failed_loads(seed, plan);
   draw_hangs(seed, plan);
+  if (traits == Traits::kMoves) return plan;
+  draw_context_memory(seed, plan);
+  draw_blind(seed, plan);
+  draw_foreign(seed, plan);
   return plan;
 }
 
@@ -432,6 +478,9 @@ std::string describe(const Fault& fault, const Plan& plan) {
       return fmt::format("the GPU hangs for {} ms in what program {} has submitted", fault.amount / kMs, program);
     case Fault::Kind::kDriverShort:
       return fmt::format("the driver has no memory for what program {} loads, for {} ms", program, fault.amount / kMs);
+    case Fault::Kind::kForeign:
+      return fmt::format("another program{} takes {} MiB of the first GPU of program {}{}", fault.listed ? "" : " that NVML does not list",
+                         fault.bytes / kMiB, program, fault.amount > 0 ? fmt::format(", for {} ms", fault.amount / kMs) : "");
   }
   return "";
 }
@@ -444,17 +493,21 @@ std::string describe(const Plan& plan) {
       plan.gpu_bytes / kMiB, plan.bandwidth / kMiB, plan.latency / kUs, plan.wake / kUs, plan.policy.scheduling_mode.name,
       plan.policy.switch_time_mode == policy::SwitchTimeMode::kFixed ? fmt::format("{} ms", plan.policy.switch_time_fixed / kMs)
                                                                      : std::string("adaptive"),
-      plan.nvml ? "; NVML" : "");
+      !plan.nvml                                 ? ""
+      : plan.blind == Plan::Blind::kNot          ? "; NVML"
+      : plan.blind == Plan::Blind::kOtherNumbers ? "; NVML with other numbers for processes"
+                                                 : "; NVML, which lists no processes");
   if (plan.host_lent) text += fmt::format("  host memory is lent: {} MiB in all\n", plan.host_bytes / kMiB);
   if (plan.sharing_measured) text += "  sharing is measured\n";
   if (plan.policy.prefetch) text += "  memory comes in beside who runs\n";
   if (plan.former_scheduler) text += "  the scheduler is of the previous version\n";
   for (const ProgramPlan& program : plan.programs) {
-    text += fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}{}{}\n",
+    text += fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}{}{}{}\n",
                         program.number, program.kind, program.tenant, program.gpus.size(), program.gpus.front(), program.starts / kMs,
                         program.allocated / kMiB, program.kernel / kMs,
                         program.linked > 0 ? fmt::format(", {} % of them end with the next", program.linked) : "",
                         program.evictions_to_fail > 0 ? fmt::format(", {} evictions fail", program.evictions_to_fail) : "",
+                        program.context > 0 ? fmt::format(", {} MiB for its context", program.context / kMiB) : "",
                         program.loads_to_fail > 0 ? fmt::format(", {} loads fail", program.loads_to_fail) : "",
                         program.waits_seen ? ", its waits are seen" : "", program.former ? ", its library is of the previous version" : "");
     for (const std::vector<Step>& steps : program.threads) {

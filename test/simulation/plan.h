@@ -25,6 +25,7 @@ struct ProgramPlan {
   int tenant = 0;
   std::vector<int> gpus;
   Bytes allocated = 0;  // on each GPU, before anything else
+  Bytes context = 0;    // that its context takes on each GPU
   Duration kernel = 0;  // length of the longest
   Duration ahead = 0;   // of the GPU's work it submits so much before it waits, where nobody bounds it
   int linked = 0;       // percent of its kernels that end only once the program has submitted the next
@@ -40,6 +41,7 @@ enum class Moment : uint8_t { kAny, kRegisters, kLoads, kEvicts, kDrains, kGrows
 
 struct Fault {
   // kHang: what the program has on the GPUs ends so much later. kDriverShort: the driver has no memory for what it loads for so long.
+  // kForeign: a program that is no client takes memory of the program's first GPU, for so long.
   enum class Kind : uint8_t {
     kKill,
     kStop,
@@ -51,7 +53,8 @@ struct Fault {
     kFree,
     kHostTaken,
     kHang,
-    kDriverShort
+    kDriverShort,
+    kForeign
   } kind;
   Duration at = 0;
   size_t program = 0;  // of which; as in Plan::programs. Not of kRestart
@@ -60,7 +63,8 @@ struct Fault {
   Moment moment = Moment::kAny;
   Duration after = 0;
   bool former = false;  // of kRestart: the scheduler that comes back speaks the previous protocol version
-  Bytes bytes = 0;      // of kHostTaken: so much the machine has less meanwhile
+  Bytes bytes = 0;      // of kHostTaken: so much the machine has less meanwhile; of kForeign
+  bool listed = true;   // of kForeign: NVML lists its process
 };
 
 struct Plan {
@@ -68,6 +72,8 @@ struct Plan {
   policy::Config policy;
   int gpus = 1;
   bool nvml = false;  // the scheduler sees what each process has on the GPUs
+  // Of processes, as from another namespace, it sees none or others' numbers.
+  enum class Blind : uint8_t { kNot, kNone, kOtherNumbers } blind = Blind::kNot;
   Bytes gpu_bytes = 16 * kGiB;
   Bytes host_bytes = 256 * kGiB;  // for swapped memory
   bool host_lent = false;         // it is lent by the scheduler, in segments; else each program has what it needs
@@ -85,7 +91,8 @@ struct Plan {
 enum class Traits : uint8_t {
   kFirst,
   kFrees,  // programs free memory at moments, host memory is short
-  kAll,    // waits that are seen, captures, contexts that end, loads that fail, a GPU that hangs
+  kMoves,  // waits that are seen, captures, contexts that end, loads that fail, a GPU that hangs
+  kAll,    // contexts and other programs take memory
 };
 Plan draw_plan(uint64_t seed, Traits traits = Traits::kAll);
 std::string describe(const Plan& plan);

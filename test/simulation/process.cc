@@ -362,7 +362,9 @@ void Process::allocate(Thread& thread, Step& step) {
   if (!client.registered() && client.id() == 0) return later(kMs, [this, &thread] { go_on(thread); });  // its first moments
   if (!charge(thread, client)) return;
   if (thread.state == Thread::State::kGrowing) return grow(thread, client);
-  switch (client.allocate(step.amount)) {
+  const Client::Room room = client.allocate(step.amount);
+  if (room != Client::Room::kShort) thread.short_since = 0;
+  switch (room) {
     case Client::Room::kGot:
       return allocated(thread);
     case Client::Room::kNever:
@@ -380,12 +382,26 @@ void Process::allocate(Thread& thread, Step& step) {
       return later(2 * kMs, [this, &thread] {
         if (thread.state == Thread::State::kSettling) wake(thread);
       });
+    case Client::Room::kShort:
+      return driver_has_none(thread, client);
     case Client::Room::kJoin:
       pass_gate(thread);
       return later(10 * kMs, [this, &thread] {
         if (thread.state == Thread::State::kAtGate) wake(thread);
       });
   }
+}
+
+// A neighbour's memory may take a moment to come free. The thread waits within the gate.
+void Process::driver_has_none(Thread& thread, Client& client) {
+  constexpr Duration kPatience = 2 * kSec;
+  leave_gate(thread);
+  const Instant now = run_.world().now();
+  if (thread.short_since == 0) thread.short_since = now;
+  if (now - thread.short_since < kPatience) return later(2 * kMs, [this, &thread] { go_on(thread); });
+  thread.short_since = 0;
+  client.refund(thread.allocates);
+  refuse(thread, client);
 }
 
 void Process::grow(Thread& thread, Client& client) {

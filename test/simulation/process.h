@@ -68,6 +68,7 @@ class Process {
     std::deque<Step> steps;
     enum class State : uint8_t { kFree, kAtGate, kGrowing, kCharging, kSettling, kMeeting, kDone } state = State::kFree;
     Bytes allocates = 0;
+    Instant short_since = 0;  // the driver has no memory for it
     bool charged = false;
     bool asked = false;  // its growth or headroom is the client's one question
     size_t met = 0;      // of a collective: GPUs that have their part
@@ -97,6 +98,7 @@ class Process {
   bool charge(Thread& thread, Client& client);
   void grow(Thread& thread, Client& client);
   void allocated(Thread& thread);
+  void driver_has_none(Thread& thread, Client& client);
   void refuse(Thread& thread, Client& client);
   void step_done(Thread& thread, Duration then);
   void exit_if_done();

@@ -20,7 +20,8 @@ Duration longest(const Plan& plan) {
 
 Run::Run(const Plan& plan, const Options& options)
     : plan_(plan), canary_(options.canary), world_(options.tells), node_(world_, plan_, options.canary, options.folder), checks_(*this) {
-  node_.set_nvml([this](int gpu) { return processes_on(gpu); });
+  foreign_.resize(static_cast<size_t>(plan_.gpus));
+  node_.set_nvml([this](int gpu) { return nvml_on(gpu); });
   node_.set_host_use([this](pid_t pid) { return host_use(pid) + (pid == 0 ? host_taken_ : 0); });
   for (const ProgramPlan& program : plan_.programs) processes_.push_back(std::make_unique<Process>(*this, program));
   for (size_t i = 0; i < processes_.size(); ++i) {
@@ -57,6 +58,8 @@ void Run::happen(const Fault& fault) {
       return process.hang(fault.amount);
     case Fault::Kind::kDriverShort:
       return process.driver_short(fault.amount);
+    case Fault::Kind::kForeign:
+      return take_foreign(fault, process.plan().gpus.front());
     case Fault::Kind::kRestart:
     case Fault::Kind::kHostTaken:
       return;
@@ -70,6 +73,24 @@ void Run::take_host(Bytes bytes, Duration lasts) {
   world_.after(lasts, [this, bytes] {
     world_.tell("others give {} MiB of host memory back", bytes / kMiB);
     host_taken_ -= bytes;
+  });
+}
+
+// It gets what there is.
+void Run::take_foreign(const Fault& fault, int gpu) {
+  const Bytes bytes = std::min(fault.bytes, driver_has_on(gpu));
+  if (bytes <= 0) return;
+  world_.tell("another program takes {} MiB of GPU {}", bytes / kMiB, gpu);
+  const auto add = [this, gpu](Bytes more, bool listed) {
+    Foreign& foreign = foreign_[static_cast<size_t>(gpu)];
+    foreign.bytes += more;
+    if (listed) foreign.listed += more;
+  };
+  add(bytes, fault.listed);
+  if (fault.amount == 0) return;
+  world_.after(fault.amount, [this, add, bytes, gpu, listed = fault.listed] {
+    world_.tell("another program gives {} MiB of GPU {} back", bytes / kMiB, gpu);
+    add(-bytes, listed);
   });
 }
 
@@ -89,14 +110,33 @@ Bytes Run::resident_on(int gpu) const {
   return sum;
 }
 
-std::vector<scheduler::ProcessMemory> Run::processes_on(int gpu) const {
-  std::vector<scheduler::ProcessMemory> listed;
+Bytes Run::contexts_on(int gpu) const {
+  Bytes sum = 0;
+  for (const auto& process : processes_) {
+    for (const auto& client : process->clients()) sum += client->gpu() == gpu && process->has_context() ? process->plan().context : 0;
+  }
+  return sum;
+}
+
+scheduler::GpuSample Run::nvml_on(int gpu) const {
+  constexpr pid_t kOther = 4'000'000;
+  scheduler::GpuSample sample;
   for (const auto& process : processes_) {
     for (const auto& client : process->clients()) {
-      if (client->gpu() == gpu && process->has_context()) listed.push_back({process->pid(), client->resident()});
+      if (client->gpu() == gpu && process->has_context())
+        sample.processes.push_back({process->pid(), client->resident() + process->plan().context});
     }
   }
-  return listed;
+  for (scheduler::ProcessMemory& process : sample.processes) {
+    sample.used_after += process.used;
+    if (plan_.blind == Plan::Blind::kOtherNumbers) process.pid -= kOther;
+  }
+  if (plan_.blind == Plan::Blind::kNone) sample.processes.clear();
+  const Foreign& foreign = foreign_[static_cast<size_t>(gpu)];
+  if (foreign.listed > 0 && plan_.blind != Plan::Blind::kNone) sample.processes.push_back({kOther, foreign.listed});
+  sample.used_after += canary_ != Canary::kForeignUnseen ? foreign.bytes : foreign.listed;
+  sample.used_before = sample.used_after;
+  return sample;
 }
 
 Bytes Run::host_use(pid_t pid) const {
@@ -108,7 +148,9 @@ Bytes Run::host_use(pid_t pid) const {
   return sum;
 }
 
-Bytes Run::free_on(int gpu) const { return plan_.gpu_bytes - plan_.policy.reserve_fixed - resident_on(gpu); }
+Bytes Run::driver_has_on(int gpu) const { return plan_.gpu_bytes - resident_on(gpu) - contexts_on(gpu) - foreign_on(gpu); }
+
+Bytes Run::free_on(int gpu) const { return driver_has_on(gpu) - plan_.policy.reserve_fixed; }
 
 const std::string& Run::play() {
   const auto over = [&] { return std::all_of(processes_.begin(), processes_.end(), [](const auto& process) { return process->ended(); }); };

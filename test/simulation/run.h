@@ -40,13 +40,17 @@ class Run {
   // A program comes to that moment.
   void moment(const Process& process, Moment moment);
   Bytes resident_on(int gpu) const;
-  Bytes free_on(int gpu) const;
-  Bytes host_use(pid_t pid) const;  // for swapping, made and not given back; 0: of all processes
+  Bytes contexts_on(int gpu) const;
+  Bytes foreign_on(int gpu) const { return foreign_[static_cast<size_t>(gpu)].bytes; }
+  Bytes free_on(int gpu) const;        // for allocations that ask nobody: less what is reserved
+  Bytes driver_has_on(int gpu) const;  // all that is not in use
+  Bytes host_use(pid_t pid) const;     // for swapping, made and not given back; 0: of all processes
 
  private:
-  std::vector<scheduler::ProcessMemory> processes_on(int gpu) const;  // as NVML lists them, with contexts that take nothing
+  scheduler::GpuSample nvml_on(int gpu) const;
   void happen(const Fault& fault);
   void take_host(Bytes bytes, Duration lasts);
+  void take_foreign(const Fault& fault, int gpu);
 
   const Plan plan_;
   const Canary canary_;
@@ -55,6 +59,10 @@ class Run {
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<const Fault*> awaited_;  // faults that wait for a moment
   Bytes host_taken_ = 0;               // of host memory, by others than the programs
+  struct Foreign {
+    Bytes bytes = 0, listed = 0;
+  };
+  std::vector<Foreign> foreign_;  // on each GPU
   Checks checks_;
 };
 
