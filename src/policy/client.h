@@ -116,7 +116,7 @@ struct Roles {
   GrantId grant = 0;                                // Gpu::holders
   bool waits = false;                               // Gpu::waiting
   bool unsettled = false;                           // Gpu::unsettled
-  bool evictable = false;                           // Gpu::evictable
+  bool evictable = false;                           // Lockless::evictable
   bool stays = false, works = false, busy = false;  // Tenancy
   std::optional<Instant> lately;                    // Gpu::lately: when it had the lock last
 
@@ -324,6 +324,7 @@ struct Indexed {
   Sums counted;  // its part of Gpu::sums
   Roles roles;
   QueueEntry queued;
+  bool keeps_place = false;        // in Lockless::keepers
   std::optional<Bytes> slack_key;  // in Gpu::slack_takers: no more than its slack, which may have grown since
 };
 

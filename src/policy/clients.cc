@@ -99,9 +99,9 @@ static void forget_priority(Gpu& gpu, const Client& client) {
   if (--at->second == 0) gpu.priorities.erase(at);
 }
 
-static void note_on_several(State& state, TenantId tenant, const Spread& spread) {
+static void note_on_several(State& state, TenantId tenant, Spread& spread) {
   if (spread.on.size() > 1 && spread.clients <= kGangMost) {
-    state.on_several.insert(tenant);
+    state.on_several.emplace(tenant, &spread);
   } else {
     state.on_several.erase(tenant);
   }
@@ -120,12 +120,14 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   ++gpu.priorities[client.priority];
   gpu.ceilings.due = true;
   client.indexed.home = &gpu;
+  state.around.clear();
   state.clients.insert(client.id, &client);
   ++state.homes[client.tenant][gpu.id];
   if (!client.gang) return;
   Spread& spread = state.spread[client.tenant];
   ++spread.on[gpu.id];
   ++spread.clients;
+  spread.changed = true;
   note_on_several(state, client.tenant, spread);
 }
 
@@ -143,6 +145,7 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
     gpu.of_tenant.erase(here);
   }
   forget_priority(gpu, client);
+  state.around.clear();
   state.clients.erase(client.id);
   const auto home = state.homes.find(client.tenant);
   if (--home->second[gpu.id] == 0) home->second.erase(gpu.id);
@@ -151,6 +154,7 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
   const auto spread = state.spread.find(client.tenant);
   if (--spread->second.on[gpu.id] == 0) spread->second.on.erase(gpu.id);
   --spread->second.clients;
+  spread->second.changed = true;
   note_on_several(state, client.tenant, spread->second);
   if (spread->second.on.empty()) state.spread.erase(spread);
 }
@@ -208,7 +212,7 @@ bool gang_is_not_whole(Context& context, Gpu& gpu, const Client& client) {
   if (gang == nullptr) return false;
   bool missing = false;
   for (const Gang::Member& member : gang->members) {
-    const Client& other = context.state.gpus.at(member.gpu).clients.at(member.client);
+    const Client& other = *member.is;
     const Instant patience = std::max(other.drain.backoff.holds(context.now) ? other.drain.backoff.retry_at : 0,
                                       joins_its_gang(context.state, other) ? other.wait.since + kGangReturn : 0);
     if (patience <= context.now) continue;

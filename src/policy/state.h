@@ -186,6 +186,12 @@ struct HostQuestions {
   mutable bool asked = false;  // so far, in this step
 };
 
+// Clients without the lock of which more is asked than that they wait.
+struct Lockless {
+  FlatMap<ClientId, Client*> evictable;  // with memory that could move out
+  FlatMap<ClientId, Client*> keepers;    // of a place (GangPlace::kept)
+};
+
 struct Gpu {
   GpuId id = 0;
   Bytes total = 0;
@@ -199,8 +205,8 @@ struct Gpu {
   Sums sums;                              // over clients
   FlatMap<GrantId, Client*> holders;      // of the lock, in the order of their grants
   FlatMap<ClientId, Client*> waiting;
-  Queue queue;                           // the same
-  FlatMap<ClientId, Client*> evictable;  // without the lock, and with memory that could move out
+  Queue queue;  // the same
+  Lockless lockless;
   // Holders of which more is to be said than that they run with all their memory, and clients that move out or failed to: the others need
   // nothing in a step that is not about them.
   FlatMap<ClientId, Client*> unsettled;
@@ -236,9 +242,12 @@ struct Gang {
   struct Member {
     GpuId gpu;
     ClientId client;
+    Gpu* on;  // the same
+    Client* is;
   };
   GangId id;
-  std::vector<Member> members;  // by GPU
+  std::vector<Member> members;  // by GPU, then by client
+  uint64_t gpus = 0;            // a bit for each, some may share one
   bool whole = false;           // its turns are on all GPUs together: gangs are wanted, and its clients fit together on each GPU
   bool split_noted = false;
   Instant last_used = 0;  // end of its last turn
@@ -251,12 +260,21 @@ struct Gang {
   Duration turn_carried = 0;
   bool interrupted = false;
   int catch_ups = 0;  // in the drain under way
+
+  // As ContentionCounts has them, while it is the one that counted them.
+  struct Contention {
+    uint64_t counted_by = 0;
+    size_t holders = 0;     // of its members
+    Contenders contenders;  // that are none, on the GPU of its where most are
+  };
+  mutable Contention contention;
 };
 
 // How many clients of a tenant are where, and in all.
 struct Spread {
   std::map<GpuId, int64_t> on;
   size_t clients = 0;
+  bool changed = true;  // since the tenant's gang was formed
 };
 
 using Gpus = std::vector<Gpu*>;  // in the order of their ids
@@ -282,7 +300,8 @@ class State {
   std::map<GpuId, Gpu*> limited;                        // GPUs on which time is billed (Quota::limited)
   std::map<GangId, Gang> gangs;                         // kept up to date by form_gangs()
   std::map<TenantId, Spread> spread;                    // of tenants' clients that may be in gangs
-  std::set<TenantId> on_several;                        // tenants of `spread` with several GPUs, and no more than kGangMost clients
+  FlatMap<TenantId, Spread*> on_several;                // tenants of `spread` with several GPUs, and no more than kGangMost clients
+  std::map<GpuId, std::set<GpuId>> around;              // as gpus_around() found them, for one, since clients came or went
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone
   std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
   std::map<TenantId, TenantTurns> turns;                // of tenants that take theirs in another way than all
@@ -290,6 +309,7 @@ class State {
   std::optional<HostRoom> host;                         // nullopt: nobody said, so it is not a bound
   Gpus settled;                                         // in the last step
   uint64_t next_arrival = 1;
+  uint64_t next_count = 1;  // of contention
   GrantId next_grant = 1;
   EvictionId next_eviction = 1;
   PrefetchId next_prefetch = 1;

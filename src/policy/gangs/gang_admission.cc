@@ -54,10 +54,10 @@ void grant_gang(Context& context, Gang& gang, const Waiting& waiting) {
 }
 
 // Members that were dropped in the middle of their work ask again within moments: the turn is to begin with them. Until then.
-Instant returns_by(const Context& context, const Gang& gang) {
+Instant returns_by(const Gang& gang) {
   Instant latest = 0;
   for (const Gang::Member& member : gang.members) {
-    const Client& client = context.state.gpus.at(member.gpu).clients.at(member.client);
+    const Client& client = *member.is;
     if (client.state == ClientState::kIdle && client.totals.turns > 0 && !client.past.left_early)
       latest = std::max(latest, client.past.released_at + kGangReturn);
   }
@@ -105,8 +105,7 @@ void make_head(const Context& context, Heads& heads, const Waiting& waiting, con
 void ask_rivals_to_drop(Context& context, const std::set<GangId>& rivals) {
   for (const GangId& rival : rivals) {
     for (const Gang::Member& member : context.state.gangs.at(rival).members) {
-      Gpu& gpu = context.state.gpus.at(member.gpu);
-      ask_to_drop(context, gpu, gpu.clients.at(member.client), "another gang comes");
+      ask_to_drop(context, *member.on, *member.is, "another gang comes");
     }
   }
 }
@@ -149,7 +148,9 @@ bool would_be_complete(const Context& context, const Waiting& waiting) {
 void take_places(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (room_if(context.state, gpu, {.dropping_released = false}, context.now).fits()) return;
-    if (client.place.lost) client.place = {};
+    if (!client.place.lost) continue;
+    client.place = {};
+    note_place(client);
   }
 }
 
@@ -165,10 +166,10 @@ bool complete_gang(Context& context, const Waiting& waiting) {
   return true;
 }
 
-void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting) {
+void admit_gang(Context& context, Heads& heads, GangsInUse& in_use, Gang& gang, const Waiting& waiting) {
   State& state = context.state;
-  if (phase_of(state, gang) == GangPhase::kLeaving) return set_reasons(context, waiting, WaitReason::kGang);
-  if (const Instant until = returns_by(context, gang); until > context.now) {
+  if (phase_of(gang) == GangPhase::kLeaving) return set_reasons(context, waiting, WaitReason::kGang);
+  if (const Instant until = returns_by(gang); until > context.now) {
     context.wake(state.gpus.at(waiting.begin()->first), until);
     return set_reasons(context, waiting, WaitReason::kGang);
   }
@@ -184,7 +185,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
     }
   }
 
-  const std::set<GangId> rivals = rivals_of(context, gang);
+  const std::set<GangId> rivals = rivals_of(context, in_use, gang);
   bool all_fit = rivals.empty();
   for (const auto& [gpu_id, clients] : waiting) {
     Gpu& gpu = state.gpus.at(gpu_id);
@@ -199,7 +200,10 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
     if (all_fit && fits_beside(context, state.gpus.at(gpu_id), *head->second, clients)) continue;
     return set_reason_of(context, waiting, gpu_id, WaitReason::kQueue);
   }
-  if (all_fit) return grant_gang(context, gang, waiting);
+  if (all_fit) {
+    if (std::find(in_use.begin(), in_use.end(), &gang) == in_use.end()) in_use.push_back(&gang);
+    return grant_gang(context, gang, waiting);
+  }
 
   for (const auto& [gpu_id, clients] : waiting) {
     if (fits_now(context, state.gpus.at(gpu_id), clients) || !fits_when_departed_freed(context, state.gpus.at(gpu_id), clients)) continue;

@@ -24,10 +24,10 @@ struct GangDrain {
 
 bool is_leaving(const Client& client) { return client.state == ClientState::kDropping && client.drain.step != DrainStep::kAlone; }
 
-GangDrain drain_of(State& state, const Gang& gang) {
+GangDrain drain_of(const Gang& gang) {
   GangDrain drain;
   for (const Gang::Member& member : gang.members) {
-    Client& client = state.gpus.at(member.gpu).clients.at(member.client);
+    Client& client = *member.is;
     if (!is_leaving(client)) continue;
     if (client.drain.step == DrainStep::kTogether) drain.asked.push_back(&client);
     if (client.drain.step == DrainStep::kDrained) drain.drained.push_back(&client);
@@ -40,7 +40,7 @@ void keep(Context& context, Client& client) { context.actions.push_back(SendKeep
 
 void settle_drain(Context& context, Gang& gang) {
   State& state = context.state;
-  const GangDrain drain = drain_of(state, gang);
+  const GangDrain drain = drain_of(gang);
   if (drain.asked.empty()) {
     // A member that is not answering at all (kUnresponsive) is not waited for.
     if (drain.catching_up.empty()) {
@@ -93,7 +93,7 @@ void take_drained(Context& context, Client& client, const Drained& event) {
   client.drain.step = DrainStep::kDrained;
   client.drain.drained_at = context.now;
   const Gang* gang = gang_of(context.state, client);
-  if (gang != nullptr && drain_of(context.state, *gang).catching_up.empty()) client.drain.took = context.now - client.drain.asked_at;
+  if (gang != nullptr && drain_of(*gang).catching_up.empty()) client.drain.took = context.now - client.drain.asked_at;
 }
 
 void settle_gang_drains(Context& context, const Gpus& gpus) {
@@ -116,15 +116,14 @@ void settle_gang_drains(Context& context, const Gpus& gpus) {
 Instant drain_retry_at(const State& state, const Client& client) {
   Instant retry_at = client.drain.backoff.retry_at;
   if (const Gang* gang = gang_of(state, client)) {
-    for (const Gang::Member& member : gang->members)
-      retry_at = std::max(retry_at, state.gpus.at(member.gpu).clients.at(member.client).drain.backoff.retry_at);
+    for (const Gang::Member& member : gang->members) retry_at = std::max(retry_at, member.is->drain.backoff.retry_at);
   }
   return retry_at;
 }
 
-bool cannot_drain(const State& state, const Gang& gang) {
+bool cannot_drain(const Gang& gang) {
   return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) {
-    const Client& client = state.gpus.at(member.gpu).clients.at(member.client);
+    const Client& client = *member.is;
     return client.stays() && client.drain.backoff.failures > 0;
   });
 }
@@ -133,7 +132,7 @@ void gang_goes_on(Context& context, const Client& client) {
   const Gang* gang = gang_of(context.state, client);
   if (gang == nullptr) return;
   for (const Gang::Member& member : gang->members) {
-    Client& other = context.state.gpus.at(member.gpu).clients.at(member.client);
+    Client& other = *member.is;
     if (!is_leaving(other)) continue;
     other.drain.step = DrainStep::kAlone;
     other.turn.interrupted = false;

@@ -19,39 +19,33 @@
 namespace nvshare::policy {
 namespace {
 
-template <typename State, typename Action>
-void each_member(State& state, const Gang& gang, Action action) {
-  for (const Gang::Member& member : gang.members) {
-    auto& gpu = state.gpus.at(member.gpu);
-    action(gpu, gpu.clients.at(member.client));
-  }
+template <typename Action>
+void each_member(const Gang& gang, Action action) {
+  for (const Gang::Member& member : gang.members) action(*member.on, *member.is);
 }
 
 template <typename Predicate>
-bool any_member(const State& state, const Gang& gang, Predicate predicate) {
-  bool found = false;
-  each_member(state, gang, [&](const Gpu&, const Client& client) { found |= predicate(client); });
-  return found;
+bool any_member(const Gang& gang, Predicate predicate) {
+  return std::any_of(gang.members.begin(), gang.members.end(),
+                     [&](const Gang::Member& member) { return predicate(static_cast<const Client&>(*member.is)); });
 }
+
+uint64_t bit_of(GpuId gpu) { return uint64_t{1} << gpu % 64; }
 
 bool in_use(const Client& client) { return client.stays() || client.state == ClientState::kDropping; }
 
 // Could all members on each GPU run together, with nobody beside them? Else they have to take turns among themselves.
 bool fits_together(const State& state, const Gang& gang) {
-  struct Members {
-    Bytes needed = 0, immovable = 0;
-  };
-  std::map<GpuId, Members> on_gpus;
-  each_member(state, gang, [&](const Gpu& gpu, const Client& client) {
-    Members& here = on_gpus[gpu.id];
-    here.needed += std::max(need(client), client.memory.resident);
-    here.immovable += immovable(client);
-  });
-  return std::all_of(on_gpus.begin(), on_gpus.end(), [&](const auto& entry) {
-    const Gpu& gpu = state.gpus.at(entry.first);
-    const Bytes of_others = gpu.sums.immovable - entry.second.immovable;
-    return entry.second.needed <= safe_limit(state.config, gpu) - of_others;
-  });
+  for (auto at = gang.members.begin(); at != gang.members.end();) {
+    const Gpu& gpu = *at->on;
+    Bytes needed = 0, of_others = gpu.sums.immovable;
+    for (; at != gang.members.end() && at->on == &gpu; ++at) {
+      needed += std::max(need(*at->is), at->is->memory.resident);
+      of_others -= immovable(*at->is);
+    }
+    if (needed > safe_limit(state.config, gpu) - of_others) return false;
+  }
+  return true;
 }
 
 void end_gang_turn(Context& context, Gang& gang) {
@@ -66,48 +60,61 @@ void end_gang_turn(Context& context, Gang& gang) {
 }
 
 void follow_turn(Context& context, Gang& gang) {
-  const bool holds = any_member(context.state, gang, in_use);
+  const bool holds = any_member(gang, in_use);
   if (gang.in_turn && !holds) end_gang_turn(context, gang);
   if (!gang.in_turn && holds) {  // began before it was a gang, or under the previous scheduler
     gang.in_turn = true;
     gang.granted_at = context.now;
     gang.load_allowance = 0;
-    each_member(context.state, gang, [&](const Gpu&, const Client& client) {
+    each_member(gang, [&](const Gpu&, const Client& client) {
       if (!client.holds_lock()) return;
       gang.granted_at = std::min(gang.granted_at, client.turn.granted_at);
       gang.load_allowance = std::max(gang.load_allowance, client.turn.load_allowance);
     });
-    each_member(context.state, gang, [&](const Gpu& gpu, Client& client) {  // a drain may have been under way
+    each_member(gang, [&](const Gpu& gpu, Client& client) {  // a drain may have been under way
       if (client.holds_lock() || client.memory.resident == 0 || client.evictions.current) return;
       client.place.kept = room_if(context.state, gpu, {.comers = only(client), .dropping_released = false}, context.now).fits();
+      note_place(client);
     });
   }
-  const bool leaves = !any_member(context.state, gang, [](const Client& client) { return client.stays(); });
-  each_member(context.state, gang, [&](const Gpu& gpu, Client& client) {
+  const bool leaves = !any_member(gang, [](const Client& client) { return client.stays(); });
+  each_member(gang, [&](const Gpu& gpu, Client& client) {
     if (const Gang* own = gang_of(context.state, client); own != nullptr && own != &gang) return;  // its process's
     client.place.kept = client.place.kept && gang.in_turn && gang.whole;
     client.place.leaves = client.place.kept && leaves;
+    note_place(client);
     client.place.lost = client.place.kept && client.waits() &&
                         !room_if(context.state, gpu, {.comers = only(client), .dropping_released = false}, context.now).fits();
   });
 }
 
+// Of a gang's client on its GPU: the lock, or a place.
+bool has_or_gets(const Gang& gang, const Client& client, const Gang& comes) {
+  return client.holds_lock() || client.place.kept || (&gang == &comes && client.waits());
+}
+
+// The GPUs on which a gang may come to wait for others (Gang::gpus).
+uint64_t may_wait_on(const Gang& gang, const Gang& comes) {
+  uint64_t gpus = 0;
+  for (const Gang::Member& member : gang.members) {
+    if (!has_or_gets(gang, *member.is, comes)) gpus |= bit_of(member.gpu);
+  }
+  return gpus;
+}
+
 // X may come to wait for Y: X has a client without the lock where Y has the lock, and not all of both fit there. `comes` gets the lock on
 // all GPUs where it waits.
 bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Gang& comes) {
-  const auto holds = [&](const Gang& gang, const Client& client) {
-    return client.holds_lock() || client.place.kept || (&gang == &comes && client.waits());
-  };
   for (const Gang::Member& member : x.members) {
-    const Gpu& gpu = context.state.gpus.at(member.gpu);
-    const Client& client = gpu.clients.at(member.client);
-    if (holds(x, client)) continue;
+    const Gpu& gpu = *member.on;
+    const Client& client = *member.is;
+    if (has_or_gets(x, client, comes)) continue;
     bool meets = false;
     std::vector<ClientId> all;
     for (const Gang::Member& other : y.members) {
       if (other.gpu != member.gpu) continue;
       all.push_back(other.client);
-      meets |= holds(y, gpu.clients.at(other.client));
+      meets |= has_or_gets(y, *other.is, comes);
     }
     if (!meets) continue;
     if (!client.wait.asked && context.now - client.joined.at < kGangForming) return true;  // nobody knows yet what it will need
@@ -120,38 +127,39 @@ bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Ga
   return false;
 }
 
-// Of those with clients on these GPUs.
-std::set<TenantId> tenants_on_several(const State& state, const Gpus& gpus) {
-  std::set<TenantId> tenants;
-  if (state.on_several.empty()) return tenants;
-  for (const Gpu* gpu : gpus) {
-    for (const auto& [tenant, clients] : gpu->of_tenant) {
-      if (state.on_several.contains(tenant)) tenants.insert(tenant);
-    }
-  }
-  return tenants;
+bool is_among(const Gpus& gpus, GpuId id) {
+  const auto at = std::lower_bound(gpus.begin(), gpus.end(), id, [](const Gpu* gpu, GpuId other) { return gpu->id < other; });
+  return at != gpus.end() && (*at)->id == id;
 }
 
 // By GPU, then by client.
-std::vector<Gang::Member> members_of(State& state, TenantId tenant) {
+std::vector<Gang::Member> members_of(State& state, TenantId tenant, const Spread& spread) {
   std::vector<Gang::Member> members;
-  for (const auto& [gpu_id, count] : state.spread.at(tenant).on) {
-    each_client(state.gpus.at(gpu_id), tenant, [&](const Client& client) {
-      if (client.gang) members.push_back({client.gpu, client.id});
+  for (const auto& [gpu_id, count] : spread.on) {
+    each_client(state.gpus.at(gpu_id), tenant, [&](Client& client) {
+      if (client.gang) members.push_back({client.gpu, client.id, client.indexed.home, &client});
     });
   }
   return members;
 }
 
-Gang& form_gang(Context& context, GangId id, std::vector<Gang::Member> members) {
+void set_members(Gang& gang, std::vector<Gang::Member> members) {
+  gang.members = std::move(members);
+  gang.gpus = 0;
+  for (const Gang::Member& member : gang.members) gang.gpus |= bit_of(member.gpu);
+}
+
+// `members`: who they are, where that may have changed.
+template <typename Members>
+Gang& form_gang(Context& context, GangId id, bool changed, Members members) {
   State& state = context.state;
   const auto [at, is_new] = state.gangs.try_emplace(id);
   Gang& gang = at->second;
   gang.id = id;
-  gang.members = std::move(members);
+  if (is_new || changed) set_members(gang, members());
   if (is_new) {
     gang.last_used = context.now;
-    each_member(state, gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.past.last_used); });
+    each_member(gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.past.last_used); });
   }
   gang.whole = state.config.gang_turns && fits_together(state, gang);
   return gang;
@@ -160,18 +168,19 @@ Gang& form_gang(Context& context, GangId id, std::vector<Gang::Member> members) 
 // Of a tenant whose clients do not fit together.
 void form_gangs_of_processes(Context& context, const Gang& all) {
   State& state = context.state;
+  const TenantId tenant = all.id.tenant;
+  auto at = state.gangs.upper_bound({tenant, 0});
+  if (all.whole && (at == state.gangs.end() || at->first.tenant != tenant)) return;
   std::map<ProcessId, std::vector<Gang::Member>> of_processes;
   if (state.config.gang_turns && !all.whole) {
-    for (const Gang::Member& member : all.members)
-      of_processes[state.gpus.at(member.gpu).clients.at(member.client).process].push_back(member);
+    for (const Gang::Member& member : all.members) of_processes[member.is->process].push_back(member);
   }
   // Members are in the order of their GPUs.
   std::erase_if(of_processes, [](const auto& entry) { return entry.first == 0 || entry.second.front().gpu == entry.second.back().gpu; });
-  const TenantId tenant = all.id.tenant;
-  for (auto at = state.gangs.upper_bound({tenant, 0}); at != state.gangs.end() && at->first.tenant == tenant;)
+  while (at != state.gangs.end() && at->first.tenant == tenant)
     at = of_processes.contains(at->first.process) ? std::next(at) : state.gangs.erase(at);
   for (auto& [process, members] : of_processes) {
-    follow_turn(context, form_gang(context, {tenant, process}, std::move(members)));
+    follow_turn(context, form_gang(context, {tenant, process}, true, [&] { return std::move(members); }));
   }
 }
 
@@ -188,14 +197,18 @@ void form_gangs(Context& context, const Gpus& gpus) {
     for (auto& [gpu_id, gpu] : state.gpus) {
       each_client(gpu, tenant, [](Client& client) {
         client.place = {};
+        note_place(client);
         forget_unmet(client);
       });
     }
     at = state.gangs.erase(at);
   }
 
-  for (const TenantId tenant : tenants_on_several(state, gpus)) {
-    Gang& gang = form_gang(context, {tenant, 0}, members_of(state, tenant));
+  for (const auto& [id, spread] : state.on_several) {
+    if (!is_among(gpus, spread->on.begin()->first)) continue;  // nor are its others
+    const TenantId tenant = id;
+    const bool changed = std::exchange(spread->changed, false);
+    Gang& gang = form_gang(context, {tenant, 0}, changed, [&, spread = spread] { return members_of(state, tenant, *spread); });
     if (state.config.gang_turns && !gang.whole && !gang.split_noted) {
       gang.split_noted = true;
       context.note(Note::Level::kInfo, gang.members.front().client,
@@ -231,33 +244,33 @@ std::set<GpuId> gpus_of(const Gang& gang) {
   return gpus;
 }
 
-GangPhase phase_of(const State& state, const Gang& gang) {
-  if (any_member(state, gang, [](const Client& client) { return client.stays(); })) return GangPhase::kRunning;
-  return any_member(state, gang, in_use) ? GangPhase::kLeaving : GangPhase::kOut;
+GangPhase phase_of(const Gang& gang) {
+  if (any_member(gang, [](const Client& client) { return client.stays(); })) return GangPhase::kRunning;
+  return any_member(gang, in_use) ? GangPhase::kLeaving : GangPhase::kOut;
 }
 
 bool joins_its_gang(const State& state, const Client& client) {
   const Gang* gang = client.waits() ? gang_of(state, client) : nullptr;
-  return gang != nullptr && phase_of(state, *gang) == GangPhase::kRunning;
+  return gang != nullptr && phase_of(*gang) == GangPhase::kRunning;
 }
 
 void keep_place(Context& context, Client& client) {
   const Gang* gang = gang_of(context.state, client);
-  client.place.kept =
-      gang != nullptr && any_member(context.state, *gang, [&](const Client& other) { return other.id != client.id && in_use(other); });
-  client.place.leaves = client.place.kept && phase_of(context.state, *gang) == GangPhase::kLeaving;
+  client.place.kept = gang != nullptr && any_member(*gang, [&](const Client& other) { return other.id != client.id && in_use(other); });
+  client.place.leaves = client.place.kept && phase_of(*gang) == GangPhase::kLeaving;
+  note_place(client);
 }
 
 bool others_run(const State& state, const Client& client) {
   const Gang* gang = gang_of(state, client);
-  return gang != nullptr && any_member(state, *gang, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
+  return gang != nullptr && any_member(*gang, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
 }
 
 void start_gangs(Context& context, const Gpus& gpus) {
   for (auto& [id, gang] : context.state.gangs) {
     if (!gang.in_turn || gang.turn_start || !is_settled_with(gang, gpus)) continue;
-    const bool loading = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kLoading; });
-    const bool running = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kRunning; });
+    const bool loading = any_member(gang, [](const Client& client) { return client.state == ClientState::kLoading; });
+    const bool running = any_member(gang, [](const Client& client) { return client.state == ClientState::kRunning; });
     if (running && !loading) gang.turn_start = context.now;
   }
 }
@@ -265,7 +278,7 @@ void start_gangs(Context& context, const Gpus& gpus) {
 std::vector<Client*> stays_together(State& state, const Client& client) {
   std::vector<Client*> all;
   if (const Gang* gang = gang_of(state, client)) {
-    each_member(state, *gang, [&](Gpu&, Client& member) {
+    each_member(*gang, [&](Gpu&, Client& member) {
       if (member.takes_place()) all.push_back(&member);
     });
   }
@@ -279,7 +292,7 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
   Instant retry_at = 0;
   bool idle = true;
   std::optional<Instant> cap;
-  each_member(context.state, gang, [&](const Gpu&, const Client& client) {
+  each_member(gang, [&](const Gpu&, const Client& client) {
     if (client.place.kept && client.waits()) idle = false;
     if (!client.stays()) return;
     idle = idle && client.turn.idle_since.has_value();
@@ -294,19 +307,32 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
   return std::max(due, retry_at);
 }
 
-std::set<GpuId> gpus_around(const State& state, std::set<GpuId> around) {
-  if (state.on_several.empty()) return around;
+static std::set<GpuId> find_around(const State& state, GpuId gpu) {
+  std::set<GpuId> around = {gpu};
   std::set<TenantId> seen;
-  std::vector<GpuId> look = {around.begin(), around.end()};
+  std::vector<GpuId> look = {gpu};
   while (!look.empty()) {
     const Gpu& at = state.gpus.at(look.back());
     look.pop_back();
     for (const auto& [tenant, clients] : at.of_tenant) {
-      if (!state.on_several.contains(tenant) || !seen.insert(tenant).second) continue;
-      for (const auto& [other, count] : state.spread.at(tenant).on) {
+      const auto several = state.on_several.find(tenant);
+      if (several == state.on_several.end() || !seen.insert(tenant).second) continue;
+      for (const auto& [other, count] : several->second->on) {
         if (around.insert(other).second) look.push_back(other);
       }
     }
+  }
+  return around;
+}
+
+std::set<GpuId> gpus_around(State& state, std::set<GpuId> around) {
+  if (state.on_several.empty()) return around;
+  const std::set<GpuId> from = around;
+  for (const GpuId gpu : from) {
+    const auto known = state.around.find(gpu);
+    const std::set<GpuId>& others =
+        known != state.around.end() ? known->second : state.around.emplace(gpu, find_around(state, gpu)).first->second;
+    around.insert(others.begin(), others.end());
   }
   return around;
 }
@@ -327,11 +353,7 @@ void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besid
   for (const GpuId id : gpus_around(state, std::move(besides))) state.settled.push_back(&state.gpus.at(id));
 }
 
-bool is_settled_with(const Gang& gang, const Gpus& gpus) {
-  const GpuId id = gang.members.front().gpu;
-  const auto at = std::lower_bound(gpus.begin(), gpus.end(), id, [](const Gpu* gpu, GpuId other) { return gpu->id < other; });
-  return at != gpus.end() && (*at)->id == id;
-}
+bool is_settled_with(const Gang& gang, const Gpus& gpus) { return is_among(gpus, gang.members.front().gpu); }
 
 std::set<GpuId> tied_to(const State& state, GpuId gpu) {
   std::set<GpuId> tied = {gpu};
@@ -346,22 +368,30 @@ std::set<GpuId> tied_to(const State& state, GpuId gpu) {
   return tied;
 }
 
-std::set<GangId> rivals_of(const Context& context, const Gang& comes) {
-  std::vector<const Gang*> others;  // that run, or have not left yet
-  for (const auto& [id, gang] : context.state.gangs) {
-    if (gang.whole && id != comes.id && phase_of(context.state, gang) != GangPhase::kOut) others.push_back(&gang);
+GangsInUse gangs_in_use(const State& state) {
+  GangsInUse in_use;
+  for (const auto& [id, gang] : state.gangs) {
+    if (gang.whole && phase_of(gang) != GangPhase::kOut) in_use.push_back(&gang);
   }
-  std::set<const Gang*> reached;  // may be waited for, directly or by way of others
+  return in_use;
+}
+
+std::set<GangId> rivals_of(const Context& context, const GangsInUse& in_use, const Gang& comes) {
+  GangsInUse others = in_use;  // that are not reached
+  std::erase(others, &comes);
+  std::vector<const Gang*> reached;  // may be waited for, directly or by way of others
   std::vector<const Gang*> look = {&comes};
   while (!look.empty()) {
     const Gang* from = look.back();
     look.pop_back();
-    for (const Gang* to : others) {
-      if (to != from && !reached.contains(to) && may_wait_for(context, *from, *to, comes)) {
-        reached.insert(to);
-        look.push_back(to);
-      }
-    }
+    const uint64_t gpus = may_wait_on(*from, comes);
+    if (gpus == 0) continue;
+    std::erase_if(others, [&](const Gang* to) {
+      if ((gpus & to->gpus) == 0 || !may_wait_for(context, *from, *to, comes)) return false;
+      reached.push_back(to);
+      look.push_back(to);
+      return true;
+    });
   }
   std::set<GangId> rivals;
   for (const Gang* gang : reached) {

@@ -22,17 +22,20 @@ bool is_member(const Gang& gang, const Client& client);
 Instant gang_began(const Gang& gang);        // its turn: when all had loaded, or will have at the latest
 Duration gang_loaded_for(const Gang& gang);  // before that: no longer than the link takes
 std::set<GpuId> gpus_of(const Gang& gang);
-GangPhase phase_of(const State& state, const Gang& gang);
+GangPhase phase_of(const Gang& gang);
 bool joins_its_gang(const State& state, const Client& client);            // waits while its gang runs
 void keep_place(Context& context, Client& client);                        // it gave the lock up; do others of its gang go on?
 bool others_run(const State& state, const Client& client);                // of its gang: they hold the lock
 void start_gangs(Context& context, const Gpus& gpus);                     // turns whose members have loaded
 std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
 Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);
-std::set<GangId> rivals_of(const Context& context, const Gang& comes);  // gangs that must have left before it may come
-std::set<GpuId> tied_to(const State& state, GpuId gpu);                 // the GPUs whose turns may depend on that one's, by way of gangs
+// Gangs of which members run, or have not left yet. In one step some may begin to be; none ends that.
+using GangsInUse = std::vector<const Gang*>;
+GangsInUse gangs_in_use(const State& state);
+std::set<GangId> rivals_of(const Context& context, const GangsInUse& in_use, const Gang& comes);  // that must have left before it may come
+std::set<GpuId> tied_to(const State& state, GpuId gpu);  // the GPUs whose turns may depend on that one's, by way of gangs
 // The same of several, by way of tenants that are, or could become, gangs.
-std::set<GpuId> gpus_around(const State& state, std::set<GpuId> around);
+std::set<GpuId> gpus_around(State& state, std::set<GpuId> around);
 // GPUs to be settled after an event that concerns some (State::settled): those around them now, and around those of `besides`.
 // Either all of a gang's GPUs are among them or none.
 void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besides);
@@ -45,13 +48,13 @@ void gang_goes_on(Context& context, const Client& client);         // with its d
 Instant drain_retry_at(const State& state, const Client& client);  // when it, or its gang, may be asked again
 // What runs of it could not end when asked to. Most likely that waits for a member without the lock, in the middle of a capture or of a
 // collective, and is billed meanwhile: no limit may keep that member waiting.
-bool cannot_drain(const State& state, const Gang& gang);
+bool cannot_drain(const Gang& gang);
 
 // gang_admission.cc: a gang's turn, on all GPUs where its members wait
 using Waiting = std::map<GpuId, std::vector<ClientId>>;
 // For a gang that runs without those who wait: they get the lock if that makes it complete. A gang that lacks a member may be unable
 // to drain, a complete one can.
 bool complete_gang(Context& context, const Waiting& waiting);
-void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
+void admit_gang(Context& context, Heads& heads, GangsInUse& in_use, Gang& gang, const Waiting& waiting);
 
 }  // namespace nvshare::policy

@@ -198,7 +198,7 @@ Instant slice_end(const Context& context, const Gpu& gpu, const Account& account
 // It may have to make room until its next turn: on one of its GPUs not all that are there fit together.
 bool loads_again(const Context& context, const Gang& gang) {
   return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) {
-    const Gpu& gpu = context.state.gpus.at(member.gpu);
+    const Gpu& gpu = *member.on;
     return gpu.sums.charged > safe_limit(context.config(), gpu);
   });
 }
@@ -217,7 +217,7 @@ std::optional<GangTurn> turn_of_gang(const Context& context, const Gpu& gpu, con
   const Config& config = context.config();
   any_client(gpu, account.tenant, [&](const Client& client) {
     const Gang* gang = gang_of(context.state, client);
-    if (gang == nullptr || phase_of(context.state, *gang) != GangPhase::kRunning) return false;
+    if (gang == nullptr || phase_of(*gang) != GangPhase::kRunning) return false;
     const Instant loaded = gang_began(*gang);
     if (!turn) turn.emplace();
     turn->loaded = std::max(turn->loaded, loaded);
@@ -523,9 +523,9 @@ static Verdict may_run_here(const State& state, const Client& client) {
 Verdict may_run(const State& state, const Client& client) {
   const Gang* gang = gang_of(state, client);
   if (!gang) return may_run_here(state, client);
-  if (cannot_drain(state, *gang)) return Verdict::kRun;
+  if (cannot_drain(*gang)) return Verdict::kRun;
   for (const Gang::Member& member : gang->members) {
-    const Verdict verdict = may_run_here(state, state.gpus.at(member.gpu).clients.at(member.client));
+    const Verdict verdict = may_run_here(state, *member.is);
     if (verdict != Verdict::kRun) return verdict;
   }
   return Verdict::kRun;

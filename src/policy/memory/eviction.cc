@@ -18,7 +18,7 @@ std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
   std::vector<std::pair<Place, Client*>> waiting;
   std::vector<Client*> order;
   const PlaceTerms terms = place_terms_on(context, gpu);
-  for (const auto& [id, client] : gpu.evictable) {
+  for (const auto& [id, client] : gpu.lockless.evictable) {
     if (client->place.kept) continue;
     if (!client->waits()) {
       idle.emplace_back(!context.state.suspended.contains(client->tenant), client->past.last_used, id, client);

@@ -26,7 +26,7 @@ bool is_locked_in(const State& state, const Client& client) {
   bool any_waits = false;
   int failures = 0;
   for (const Gang::Member& member : gang->members) {
-    const Client& one = state.gpus.at(member.gpu).clients.at(member.client);
+    const Client& one = *member.is;
     any_waits |= waits(one) || one.waits();
     failures = std::max(failures, one.drain.backoff.failures);
   }

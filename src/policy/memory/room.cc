@@ -159,7 +159,7 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   if (former.waits != roles.waits) note_in_tenancy(*client.indexed.tenancy, client, roles.waits);
   if (roles.waits && !former.waits) forget_held_for(gpu, client);
   move(former.unsettled, roles.unsettled, gpu.unsettled);
-  move(former.evictable, roles.evictable, gpu.evictable);
+  move(former.evictable, roles.evictable, gpu.lockless.evictable);
   count_in_tenancy(gpu, *client.indexed.tenancy, former, roles);
 }
 
@@ -200,7 +200,19 @@ void recount(Client& client) {
   if (client.indexed.home != nullptr) recount(*client.indexed.home, client);
 }
 
+void note_place(Client& client) {
+  if (client.indexed.keeps_place == client.place.kept) return;
+  client.indexed.keeps_place = client.place.kept;
+  if (client.place.kept) {
+    client.indexed.home->lockless.keepers.emplace(client.id, &client);
+  } else {
+    client.indexed.home->lockless.keepers.erase(client.id);
+  }
+}
+
 void uncount(Gpu& gpu, Client& client) {
+  client.place = {};
+  note_place(client);
   change(gpu.sums, std::exchange(client.indexed.counted, {}), {});
   forget_waiting(gpu, client);
   set_roles(gpu, client, {});
@@ -231,16 +243,14 @@ void RoomCount::sum_up() {
     sum_.fixed += part.fixed - fixed;
     sum_.moving += part.moving - moving;
   };
-  if (!state_.gangs.empty()) {  // some may keep places
-    for (const auto& [id, client] : gpu_.clients) correct(client);
-    return;
-  }
+  for (const auto& [id, client] : gpu_.lockless.keepers) correct(*client);
   for (const auto& [id, client] : gpu_.unsettled) {
-    if (client->evictions.backoff.failures > 0 || comes(*client) || leaves(id)) correct(*client);
+    if (!client->indexed.keeps_place && (client->evictions.backoff.failures > 0 || comes(*client) || leaves(id))) correct(*client);
   }
   const auto correct_settled = [&](ClientId id) {
     const Client* const client = state_.find(id);
-    if (client != nullptr && client->gpu == gpu_.id && !client->indexed.roles.unsettled) correct(*client);
+    const bool is_new = client != nullptr && client->gpu == gpu_.id && !client->indexed.roles.unsettled && !client->indexed.keeps_place;
+    if (is_new) correct(*client);
   };
   for (const ClientId id : what_if_.comers) correct_settled(id);
   if (what_if_.leavers == nullptr) return;
@@ -292,7 +302,7 @@ void RoomCount::add_movable(Movable& movable, const Client* comer) const {
     const Bytes moving = part_of(client, comes(client) || &client == comer, leaves_now(client)).moving - evicting_bytes(client);
     if (moving > 0) movable[client.tenant] += moving;
   };
-  for (const auto& [id, client] : gpu_.evictable) add(*client);
+  for (const auto& [id, client] : gpu_.lockless.evictable) add(*client);
   for (const auto& [grant, client] : gpu_.holders) add(*client);
 }
 

@@ -15,7 +15,8 @@ namespace nvshare::policy {
 void recount(Gpu& gpu, Client& client);
 void recount(Client& client);  // where it is indexed
 void uncount(Gpu& gpu, Client& client);
-void limits_change(Gpu& gpu);  // quota.cc: recount() does that, before what a client does is another
+void note_place(Client& client);  // after a change of Client::place
+void limits_change(Gpu& gpu);     // quota.cc: recount() does that, before what a client does is another
 // queue.cc: before it comes to wait, or for another reason than limits
 void forget_held_for(Gpu& gpu, const Client& client);
 void note_waiting(Gpu& gpu, Client& client);    // queue.cc: recount() does that

@@ -41,7 +41,7 @@ struct OfTheStuck {
 // What could move out of those that cannot come either: whoever is whole may run, as may one for whom there is room, and keeps what it has.
 OfTheStuck movable_of_the_stuck(const Context& context, const Gpu& gpu, const Client& comer, const RoomCount& count) {
   OfTheStuck moves;
-  for (const auto& [id, client] : gpu.evictable) {
+  for (const auto& [id, client] : gpu.lockless.evictable) {
     const bool stuck = id != comer.id && lacks(*client) > 0 && count.room_with(*client).obstacle == Obstacle::kHostMemory;
     if (!stuck || client->place.kept) continue;
     moves.all += movable(*client, context.now);

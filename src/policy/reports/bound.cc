@@ -28,7 +28,7 @@ std::optional<Duration> waiting_bound(const State& state, ClientId id) {
   if (!client.waits() || unbounded(client.wait.reason) || client.drain.overstay.last_until > client.wait.since) return std::nullopt;
   if (const Gang* gang = gang_of(state, client)) {
     for (const Gang::Member& member : gang->members) {
-      const Client& other = state.gpus.at(member.gpu).clients.at(member.client);
+      const Client& other = *member.is;
       if (other.waits() && (unbounded(other.wait.reason) || other.drain.overstay.last_until > other.wait.since)) return std::nullopt;
     }
   }

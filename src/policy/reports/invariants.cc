@@ -160,6 +160,8 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     if (client.holds_lock() && (holder == gpu.holders.end() || holder->second != &client)) return broken("is missing among the holders");
     if (client.waits() && !has(gpu.waiting)) return broken("is missing among the waiting");
     if (client.indexed.roles.unsettled && !has(gpu.unsettled)) return broken("is missing among the unsettled");
+    if (client.place.kept != has(gpu.lockless.keepers) || client.place.kept != client.indexed.keeps_place)
+      return broken("keeps a place, or not?");
     if (takes_slack(client) != client.indexed.slack_key.has_value()) return broken("is to be given slack, or is not?");
     if (client.indexed.slack_key &&
         (*client.indexed.slack_key > slack_of(client) || !gpu.slack_takers.contains({*client.indexed.slack_key, id})))

@@ -74,15 +74,15 @@ const Contenders& ContentionCounts::on(const Gpu& gpu) {
 }
 
 // The members of a gang go on together: it is dropped when any of its GPUs is wanted, and gives them up early only when all members do.
-const ContentionCounts::OfGang& ContentionCounts::of(const Gang& gang) {
-  const auto [at, is_new] = of_gangs_.try_emplace(gang.id);
-  OfGang& found = at->second;
-  if (!is_new) return found;
+const Gang::Contention& ContentionCounts::of(const Gang& gang) {
+  Gang::Contention& found = gang.contention;
+  if (found.counted_by == number_) return found;
+  found = {.counted_by = number_};
   for (size_t i = 0; i < gang.members.size();) {
-    const Gpu& gpu = state_.gpus.at(gang.members[i].gpu);
+    const Gpu& gpu = *gang.members[i].on;
     Contenders own;
     for (; i < gang.members.size() && gang.members[i].gpu == gpu.id; ++i) {
-      const Client& member = gpu.clients.at(gang.members[i].client);
+      const Client& member = *gang.members[i].is;
       const Contenders one = counted(member);
       own.waiters += one.waiters;
       own.memory_waiters += one.memory_waiters;
@@ -186,8 +186,8 @@ static std::string gang_sentence(const State& state, const Client& client) {
   const Gang* gang = gang_of(state, client);
   if (!gang) return "its gang";
   for (const Gang::Member& member : gang->members) {
-    const Gpu& gpu = state.gpus.at(member.gpu);
-    const Client& other = gpu.clients.at(member.client);
+    const Gpu& gpu = *member.on;
+    const Client& other = *member.is;
     const std::string who = "client " + std::to_string(other.id) + " on GPU " + std::to_string(gpu.id);
     if (other.state == ClientState::kDropping) return "its gang's turn to end: " + who + " is still dropping";
     if (other.waits() && other.wait.reason != WaitReason::kGang && other.id != client.id)

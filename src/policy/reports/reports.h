@@ -22,18 +22,13 @@ void note_wait(Context& context, const Gpu& gpu, Client& client);
 // Contenders, counted once a step for each GPU and gang. Right as long as no client changes.
 class ContentionCounts {
  public:
-  struct OfGang {
-    size_t holders = 0;     // of its members
-    Contenders contenders;  // that are none, on the GPU of its where most are
-  };
-  explicit ContentionCounts(const State& state) : state_(state) {}
+  explicit ContentionCounts(State& state) : number_(state.next_count++) {}
   const Contenders& on(const Gpu& gpu);
-  const OfGang& of(const Gang& gang);
+  const Gang::Contention& of(const Gang& gang);
 
  private:
-  const State& state_;
+  const uint64_t number_;
   std::map<GpuId, Contenders> on_gpus_;
-  std::map<GangId, OfGang> of_gangs_;
 };
 void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts);
 void report_ceilings(Context& context, Gpu& gpu);

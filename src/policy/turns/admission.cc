@@ -101,7 +101,7 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   // Not beside the head, so only until then, and only if that is worth the loading and takes nothing from the head.
   const Room room = room_if(context.state, gpu, {.comers = only(comer), .dropping_released = false}, context.now);
   Bytes elsewhere = 0;
-  for (const auto& [id, client] : gpu.evictable) {
+  for (const auto& [id, client] : gpu.lockless.evictable) {
     const bool in_head = std::find(head.clients.begin(), head.clients.end(), id) != head.clients.end();
     if (!in_head && id != comer.id) elsewhere += movable(*client, context.now);
   }
@@ -140,13 +140,12 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
   PlaceTerms terms{.wakers_pass = true};
   ClientId first = std::numeric_limits<ClientId>::max();
   for (const Gang::Member& member : gang.members) {
-    const Gpu& gpu = context.state.gpus.at(member.gpu);
-    const PlaceTerms here = place_terms_on(context, gpu);
-    const QueueKeys own = keys_of(gpu.clients.at(member.client));
+    const PlaceTerms here = place_terms_on(context, *member.on);
+    const QueueKeys own = keys_of(*member.is);
     keys.priority = std::max(keys.priority, own.priority);
     terms.highest = std::max(terms.highest, here.highest);
     terms.promote_after = std::max(terms.promote_after, here.promote_after);
-    if (!gpu.clients.at(member.client).waits()) continue;
+    if (!member.is->waits()) continue;
     terms.wakers_pass &= here.wakers_pass;
     keys.ends |= own.ends;
     keys.last_until = std::max(keys.last_until, own.last_until);
@@ -415,6 +414,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.turn.granted_at = context.now;
   client.wait.woke = client.past.left_early = client.wait.for_memory = false;
   client.place = {};
+  note_place(client);
   client.last_turn.runs = client.last_turn.due;
   client.wait.reason = WaitReason::kNone;
   ++client.totals.turns;
@@ -506,6 +506,7 @@ static void admit_here(Context& context, Gpu& gpu, std::optional<Head>& head) {
 static void admit_with_gangs(Context& context, const Gpus& gpus) {
   Heads heads;
   Looks looks;
+  GangsInUse in_use = gangs_in_use(context.state);
   const auto admit_one = [&](Gpu& gpu, Client& client, bool wakes, bool at_once) {
     if (admit_client(context, gpu, heads[gpu.id], looks[gpu.id], client, wakes, at_once)) looks.clear();
   };
@@ -518,7 +519,7 @@ static void admit_with_gangs(Context& context, const Gpus& gpus) {
     if (gang_must_wait(context, waiters.clients)) continue;
     looks.clear();
     if (!waiters.joins) {
-      admit_gang(context, heads, *waiters.gang, waiters.clients);
+      admit_gang(context, heads, in_use, *waiters.gang, waiters.clients);
       continue;
     }
     if (complete_gang(context, waiters.clients)) continue;
