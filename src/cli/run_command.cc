@@ -103,12 +103,13 @@ std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& 
   return *tenant;
 }
 
-// At the program's end: whether the scheduler ever saw a client of this tenant. Nothing when it cannot be told.
+// At the program's end: whether the scheduler ever saw a client of this tenant, or was asked about the GPU, as by nvidia-smi. Nothing when
+// it cannot be told.
 std::optional<bool> was_seen(SchedulerLink& link, uint64_t tenant) {
   auto status = link.admin->status();
   if (!status) return std::nullopt;
   for (const auto& report : status->tenants) {
-    if (report.id == tenant) return report.clients_ever > 0;
+    if (report.id == tenant) return report.clients_ever > 0 || report.has_asked;
   }
   return std::nullopt;
 }

@@ -101,6 +101,16 @@ TEST_F(RunCommand, AProgramWithoutCudaIsToldSo) {
   EXPECT_TRUE(has(ran.err, "no CUDA call of this program was seen")) << ran.err;
 }
 
+// As nvidia-smi, which makes no CUDA call.
+TEST_F(RunCommand, AProgramThatAsksNvmlAloneIsToldNothing) {
+  const Ran ran = nvsharectl(
+      "run --gpu-memory-limit 64Mi -- /usr/bin/python3 -c 'import ctypes; nvml = ctypes.CDLL(\"libnvidia-ml.so.1\"); nvml.nvmlInit_v2(); "
+      "gpu = ctypes.c_void_p(); nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)); memory = (ctypes.c_ulonglong * 3)(); "
+      "nvml.nvmlDeviceGetMemoryInfo(gpu, memory); print(memory[0] >> 20)'");
+  EXPECT_EQ(ran.out, "64\n") << ran.err;
+  EXPECT_FALSE(has(ran.err, "no CUDA call")) << ran.err;
+}
+
 TEST_F(RunCommand, ACudaProgramComputesWhatItComputesAlone) {
   const Ran alone = shell(DEMO_JOB + std::string(kJobArguments));
   ASSERT_EQ(alone.exit_code, 0) << alone.out << alone.err;

@@ -22,7 +22,7 @@ NVSHARE_REPORT(ComputeReport, gpu, quota, share_window, share, used_ns, throttle
                nvml_billed, nvml_differs)
 NVSHARE_REPORT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NVSHARE_REPORT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory, gpu_core_limit, gpu_core_reserved,
-               compute, usage, ends, job, user, partition, paused, sharing, turn_most_ns, root)
+               compute, usage, ends, job, user, partition, paused, sharing, turn_most_ns, root, has_asked)
 NVSHARE_REPORT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident, swapped, unswappable,
                keeps_memory, overhead, budget, gpu_memory_limit, charged, lease, host_memory, host_memory_process, host_memory_scheduler,
                host_memory_missing, host_memory_bound, waiting_for, gang_gpus, turns, drops, unanswered, failed_drains, drainable,

@@ -164,6 +164,7 @@ struct TenantReport {
   bool ends = false;                       // a pod that is being deleted: its clients get their next turn before others, once
   uint64_t clients = 0;                    // now
   uint64_t clients_ever = 0;               // since the tenant is known, those now included
+  bool has_asked = false;                  // a process of it asked what it may use: by NVML, or before its first context
   std::vector<TenantMemoryReport> memory;  // on each GPU where it has clients
   int32_t gpu_core_limit = 100;            // percent of each GPU's time: its ceiling, the lowest of all that limit it; 100 = none
   int32_t gpu_core_reserved = 0;           // the same: what it was granted, at most its ceiling; 0 = none

@@ -79,6 +79,7 @@ void report_of(const Tenant& tenant, admin::TenantReport& out) {
   out.ends = tenant.pod.ends;
   out.clients = tenant.clients;
   out.clients_ever = tenant.clients_ever;
+  out.has_asked = tenant.has_asked;
   out.gpu_core_limit = tenant.core_limit_in_force();
   out.gpu_core_reserved = tenant.core_reserved_in_force();
   out.paused = tenant.suspended_in_force();

@@ -90,6 +90,7 @@ void Tenants::clients_changed() {
 
 Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu, int64_t gpu_total) {
   Tenant& tenant = of(peer, "", 0);
+  tenant.has_asked = true;
   settle_memory(tenant, gpu_total);
   const Asked asked{tenant.id, tenant.memory_limit_on(gpu)};
   prune();

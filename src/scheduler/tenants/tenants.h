@@ -79,6 +79,7 @@ struct Tenant {
   bool gang_turns = true;     // on several GPUs: its turns are on all of them together
   uint64_t clients = 0;       // now
   uint64_t clients_ever = 0;  // those now included
+  bool has_asked = false;     // a process of it asked what it may use (Tenants::ask)
   uint64_t awaited = 0;       // clients of an earlier scheduler that live and are not back
   pid_t root = 0;             // of a run: the process that the tree hangs from
   uint64_t root_start_time = 0;
