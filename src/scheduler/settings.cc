@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "scheduler/viewers/http_server.h"
+#include "scheduler/http_address.h"
 
 namespace nvshare::scheduler {
 namespace {

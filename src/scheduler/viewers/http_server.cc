@@ -1,6 +1,6 @@
 #include "scheduler/viewers/http_server.h"
 
-#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <strings.h>
 #include <sys/eventfd.h>
@@ -12,8 +12,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/parse.h"
 #include "scheduler/event_loop.h"
+#include "scheduler/http_address.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -28,35 +28,6 @@ constexpr size_t kHeldOfAddressMax = 16;
 constexpr size_t kConnectionsMax = 64;
 constexpr size_t kRequestBytesMax = 8192;
 constexpr int kBacklog = 128;
-
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  std::string host;  // as it was given
-};
-
-std::optional<Address> parse_address(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) return std::nullopt;
-  Result<int64_t> port = parse_integer(text.substr(colon + 1), 0, 65535);
-  if (!port) return std::nullopt;
-  Address address;
-  address.host = text.substr(0, colon);
-  if (address.host.front() == '[' && address.host.back() == ']') {
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(static_cast<uint16_t>(*port));
-    if (inet_pton(AF_INET6, address.host.substr(1, address.host.size() - 2).c_str(), &v6->sin6_addr) != 1) return std::nullopt;
-    address.length = sizeof *v6;
-  } else {
-    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(static_cast<uint16_t>(*port));
-    if (inet_pton(AF_INET, address.host.c_str(), &v4->sin_addr) != 1) return std::nullopt;
-    address.length = sizeof *v4;
-  }
-  return address;
-}
 
 uint16_t port_of(int socket) {
   sockaddr_storage storage{};
@@ -102,7 +73,7 @@ HttpResponse plain_response(const char* status, std::string text) {
 }
 
 Result<HttpListener> listen_http(const char* what, const std::string& text) {
-  const std::optional<Address> address = parse_address(text);
+  const std::optional<HttpAddress> address = parse_http_address(text);
   if (!address) return error_format("%s at %.80s; accepted: an address and a port, as 127.0.0.1:9402 or [::]:9402", what, text.c_str());
   HttpListener listener;
   listener.socket = FileDescriptor(socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -114,15 +85,6 @@ Result<HttpListener> listen_http(const char* what, const std::string& text) {
   }
   listener.url = "http://" + address->host + ":" + std::to_string(port_of(listener.socket.get()));
   return listener;
-}
-
-bool is_loopback(const std::string& text) {
-  const std::optional<Address> address = parse_address(text);
-  if (!address) return false;
-  if (address->storage.ss_family == AF_INET) {
-    return ntohl(reinterpret_cast<const sockaddr_in*>(&address->storage)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-  }
-  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&address->storage)->sin6_addr);
 }
 
 HttpServer::HttpServer(FileDescriptor listener, std::vector<std::unique_ptr<HttpSite>> sites)

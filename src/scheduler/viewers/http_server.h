@@ -55,9 +55,6 @@ struct HttpListener {
 // "127.0.0.1:9402", "[::]:9402"; port 0: any free one. The error begins with `what`, such as "cannot serve metrics", and names the address.
 Result<HttpListener> listen_http(const char* what, const std::string& address);
 
-// Whether only programs of this machine reach such an address: 127.0.0.0/8 and ::1. An address that is none is not.
-bool is_loopback(const std::string& address);
-
 class HttpServer {
  public:
   HttpServer(FileDescriptor listener, std::vector<std::unique_ptr<HttpSite>> sites);
