@@ -26,17 +26,20 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       started_(now),
       transport_(transport),
       hooks_(std::move(options.hooks)),
-      is_alive_(alive_by(options.start_time_if_alive)),
       gpus_(options.gpus, options.gpus_most),
       known_(options.known_clients_file, options.start_time_if_alive),
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader,
                options.start_time_of),
       policy_({clients_, gpus_, tenants_, messenger_, believed_, limits_}, options.epoch, settings_.policy, std::move(options.trace)),
-      departures_(known_, is_alive_),
+      departures_(known_, alive_by(options.start_time_if_alive)),
       host_({settings_, clients_, gpus_, messenger_, warnings_, policy_},
             {std::move(options.look_at_host), std::move(options.host_memory_of), std::move(options.new_segment_id), options.segment_maker},
-            is_alive_),
-      absent_({settings_, known_, clients_, gpus_, tenants_, limits_, departures_, believed_, looks_, policy_}, is_alive_) {
+            alive_by(options.start_time_if_alive)),
+      absent_({settings_, known_, clients_, gpus_, tenants_, limits_, departures_, believed_, looks_, policy_},
+              alive_by(options.start_time_if_alive)),
+      membership_({settings_, clients_,   gpus_,   known_,  tenants_,      usage_totals_, departures_, limits_,  host_,    reports_,
+                   believed_, messenger_, policy_, absent_, housekeeping_, accounts_,     orders_,     sharing_, exports_, warnings_},
+                  alive_by(options.start_time_if_alive)) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);
   }
@@ -52,17 +55,10 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
 
 Engine::~Engine() = default;
 
-int64_t Engine::remember(Client& client, const protocol::MemoryReport& memory, policy::Instant now) {
-  usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), bounded(memory.allocated));
-  client.report(memory);
-  limits_.report(client, bounded(memory.charged), now);
-  return host_.report(client);
-}
-
 void Engine::take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now) {
   using protocol::SwapDirection;
   const int64_t resident_before = bounded(client.memory.resident);
-  const int64_t used_more = remember(client, message.memory, now);
+  const int64_t used_more = reports_.take(client, message.memory, now);
   const bool in_segments = client.backend != protocol::Backend::kManaged;
   warn_of_swap(client, message, now);
   const auto direction = static_cast<SwapDirection>(message.direction);
@@ -98,42 +94,6 @@ void Engine::change_memory(policy::MemoryChanged event, policy::Instant now) {
   apply(event, now);
   host_.look_if_much_moved(now);
   if (const Client* client = clients_.find(event.client)) host_.prepare_swaps(client->gpu);
-}
-
-void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, policy::Instant now) {
-  const RegisteredClient* found = clients_.find(id);
-  if (found == nullptr) return;
-  const RegisteredClient& client = *found;
-  if (std::string more; lines_.allows(client.lines_of, now, &more)) {
-    spdlog::info("client {} left: {} (pid {}): {}{}", id, client.program, client.pid, why, more);
-  }
-  absent_.hold().client_left(id);
-  const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || gpus_.nvml_sees_pids());
-  // Its socket closes before its GPU memory is free; or its connection broke, and it goes on with what it has.
-  const bool waits_for_end = !memory_freed && !watched && is_alive_(client.pid, client.start_time);
-  if (watched) departures_.watch(id, {client.pid, client.gpu, now, client.believed.resident, client.most_on_gpu(), now, now});
-  if (!memory_freed) {
-    departures_.add(id, {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated, waits_for_end});
-  }
-  believed_.keep(client, true);
-  usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
-  if (auto view = policy::view_of_client(policy_.state(), id, now)) usage_totals_.leaves(id, {std::move(*view)});
-  const Tenant* tenant = tenants_.find(client.tenant);
-  const bool is_last = tenant != nullptr && tenant->clients == 1;
-  const std::vector<policy::Event> exceptions = is_last ? orders_.exceptions_of(*tenant, false) : std::vector<policy::Event>();
-  tenants_.leave(client.tenant);
-  housekeeping_.save_tenants_soon(now);
-  const bool others_may_swap = host_.leave(client);
-  const policy::GpuId gpu = client.gpu;
-  clients_.erase(id);
-  if (clients_.all().empty()) housekeeping_.forget_totals(now);  // while there are some, housekeeping does it
-  memory_freed ? known_.leave(id) : known_.depart(id);
-  apply(policy::ClientLeft{id, memory_freed, watched || waits_for_end}, now);
-  policy_.apply(exceptions, now);
-  exports_.client_left(id);
-  limits_.leave(id, now);
-  others_may_swap ? host_.look(now) : host_.look_soon(now);
-  host_.prepare_swaps(gpu);
 }
 
 std::optional<policy::Instant> Engine::next_deadline() const {

@@ -25,6 +25,7 @@
 #include "scheduler/engine/absent_clients.h"
 #include "scheduler/engine/believed_memory.h"
 #include "scheduler/engine/bypass_guard.h"
+#include "scheduler/engine/client_membership.h"
 #include "scheduler/engine/client_sharing.h"
 #include "scheduler/engine/engine_parts.h"
 #include "scheduler/engine/gpu_admission.h"
@@ -32,6 +33,7 @@
 #include "scheduler/engine/host_desk.h"
 #include "scheduler/engine/housekeeping.h"
 #include "scheduler/engine/kept_accounts.h"
+#include "scheduler/engine/memory_reports.h"
 #include "scheduler/engine/own_questions.h"
 #include "scheduler/engine/policy_driver.h"
 #include "scheduler/engine/tenant_orders.h"
@@ -131,6 +133,9 @@ class Engine {
   void ask_mps(ConnectionId connection);
   void answer_and_close(ConnectionId connection, const protocol::Packet& answer, Descriptors descriptors = {});
   void answer_own(ConnectionId connection, const protocol::AskOwn& question, policy::Instant now);
+  void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);
+  std::optional<ClientMembership::Replaced> replace_client(const Peer& peer, policy::GpuId gpu, policy::Instant now);
+  void answer_only(ConnectionId connection, const protocol::Register& message, uint16_t version, policy::GpuId gpu);
   bool awaits_listing(ConnectionId connection, const protocol::Register& message);
   // barred: the program may not use the GPU without a scheduler instead.
   void refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred = false);
@@ -140,41 +145,16 @@ class Engine {
   void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
                 Descriptors descriptors);
 
-  // engine_registration.cc
-  // What is known of a process that registers.
-  struct Former {
-    std::optional<ClaimBound> claims;        // of its client that has just left
-    int64_t allocated = 0;                   // that was believed of that
-    std::vector<policy::ClientId> replaced;  // whose memory is the newcomer's now
-    bool returns = false;                    // it was a client of an earlier scheduler
-    policy::ClientId id = 0;                 // then
-    policy::TenantId tenant = 0;             // then
-  };
-  void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);
-  void answer_only(ConnectionId connection, const protocol::Register& message, uint16_t version, policy::GpuId gpu);
-  Former take_former(const Peer& peer, policy::GpuId gpu, const protocol::Register& message, policy::Instant now);
-  Client& add_client(ConnectionId connection, const protocol::Register& message, policy::GpuId gpu, const Tenant& tenant,
-                     const Former& former, policy::Instant now);
-  void log_joined(const Client& client, const Tenant& tenant, const protocol::Register& message, const Former& former, policy::Instant now);
-  void record_names(const Client& client, const std::string& tenant, policy::Instant now);
-  static bool wants_lock(const protocol::Register& message);
-  policy::ClientJoined begin_client(Client& client, const Tenant& tenant, const protocol::Register& message, Former former,
-                                    policy::Instant now);
-
-  // How much more of its segments in host memory is in use.
-  int64_t remember(Client& client, const protocol::MemoryReport& memory, policy::Instant now);
   void take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);
   void change_memory(policy::MemoryChanged event, policy::Instant now);
-  void leave(policy::ClientId client, bool memory_freed, const char* why, policy::Instant now);
   void apply(const policy::Event& event, policy::Instant now) { policy_.apply(event, now); }
 
   Settings settings_;
   const policy::Instant started_;
   Transport& transport_;
   const Hooks hooks_;
-  const Departures::IsAlive is_alive_;
 
   // What is known.
   std::map<ConnectionId, Connection> connections_;
@@ -185,7 +165,6 @@ class Engine {
   UsageTotals usage_totals_;
   PodNotices notices_;
   RepeatedWarnings warnings_;
-  TenantLines lines_;  // of joins and leaves
 
   // Who acts on it, each on what it is given.
   const ClientMessenger messenger_{clients_, transport_};
@@ -203,8 +182,10 @@ class Engine {
   TenantOrders orders_{{tenants_, gpus_, limits_, policy_, sharing_, bypasses_, warnings_}};
   Housekeeping housekeeping_{
       {settings_, clients_, gpus_, tenants_, known_, usage_totals_, believed_, limits_, departures_, absent_, host_, accounts_, policy_}};
+  const MemoryReports reports_{{usage_totals_, limits_, host_}};
   OwnQuestions own_questions_{{clients_, tenants_}};
   ExportBroker exports_{clients_, tenants_, messenger_, warnings_};
+  ClientMembership membership_;
 };
 
 }  // namespace nvshare::scheduler

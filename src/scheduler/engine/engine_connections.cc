@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "scheduler/clients/tenant_use.h"
 #include "scheduler/engine/engine.h"
 #include "scheduler/engine/reports.h"
 
@@ -77,7 +78,7 @@ void Engine::disconnected(ConnectionId connection, const char* why, policy::Inst
   connections_.erase(at);
   if (!client) return;
   try {
-    leave(*client, false, why, now);
+    membership_.leave(*client, false, why, now);
   } catch (const std::exception& problem) {
     warnings_.warn("gave up", now, "an error of the scheduler's own while client {} left: {}; it goes on", *client, problem.what());
   }
@@ -92,10 +93,88 @@ void Engine::refuse(ConnectionId connection, const std::string& reason, policy::
   transport_.close(connection);
   std::optional<policy::ClientId> client = refused.client;
   connections_.erase(connection);
-  if (client) leave(*client, false, "it sent a bad message", now);
+  if (client) membership_.leave(*client, false, "it sent a bad message", now);
+}
+
+// ---- clients ----
+
+void Engine::register_client(ConnectionId connection, const Register& message, policy::Instant now) {
+  const uint16_t version = common_version(message.version_min, message.version_max);
+  if (version == 0) {
+    return refuse(connection,
+                  fmt::format("no common version: this scheduler speaks {} to {}, the library {} to {}; install the same release of both",
+                              kVersionMin, version_spoken(), message.version_min, message.version_max),
+                  now);
+  }
+  if (message.gpu_total_bytes == 0) return refuse(connection, "bad message: Register holds only its versions", now);
+  if (awaits_listing(connection, message)) return;
+  const Result<policy::GpuId> gpu = admission_.gpu_of(message, connections_.at(connection).peer, now);
+  if (!gpu) return refuse(connection, gpu.error().text, now);
+  const bool holds = absent_.hold().holds();
+  if (!holds) absent_.count(now);
+  if (!holds) policy_.apply(departures_.hold_absent(gpus_, settings_.policy, now), now);
+  if (message.asks_only != 0) return answer_only(connection, message, version, *gpu);
+
+  Connection& of = connections_.at(connection);
+  const std::optional<ClientMembership::Replaced> replaced = replace_client(of.peer, *gpu, now);
+  if (auto ok = membership_.join({connection, of.peer, *gpu, message, of.client}, replaced, now); !ok)
+    return refuse(connection, ok.error().text, now, true);
+  if (hooks_.client_joined) hooks_.client_joined(of.peer.uid);
+}
+
+// A process has one client per GPU. It comes again when its connection broke and we have not noticed yet.
+std::optional<ClientMembership::Replaced> Engine::replace_client(const Peer& peer, policy::GpuId gpu, policy::Instant now) {
+  const Client* other = clients_.of_process(peer.pid, gpu);
+  if (other == nullptr) return std::nullopt;
+  transport_.close(other->connection);
+  connections_.erase(other->connection);
+  limits_.freeze(true, now);  // what it holds goes to nobody else meanwhile
+  const ClientMembership::Replaced replaced{other->claims, other->believed.allocated};
+  membership_.leave(other->id, false, "its process registered anew", now);
+  return replaced;
+}
+
+// A MIG device may have been made since NVML was last asked: that is asked again before its first client is refused.
+bool Engine::awaits_listing(ConnectionId connection, const Register& message) {
+  if (!gpus_.uses_nvml() || !hooks_.list_gpus) return false;
+  Connection& at = connections_.at(connection);
+  if (gpus_.lists(uuid_of(message)) || at.listed) return false;
+  at.awaits_listing = message;
+  hooks_.list_gpus();
+  return true;
+}
+
+void Engine::gpus_listed(const std::vector<GpuUuid>& mig_devices, policy::Instant now) {
+  gpus_.list_mig_devices(mig_devices);
+  std::vector<ConnectionId> waiting;
+  for (const auto& [id, connection] : connections_) {
+    if (connection.awaits_listing) waiting.push_back(id);
+  }
+  for (const ConnectionId id : waiting) {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) continue;  // of a process that came again on another connection
+    const Register message = *at->second.awaits_listing;
+    at->second.awaits_listing.reset();
+    at->second.listed = true;
+    register_client(id, message, now);
+  }
 }
 
 // ---- connections for one question: the answer closes them ----
+
+// It becomes no client: it is told what the GPU would look like to it.
+void Engine::answer_only(ConnectionId connection, const Register& message, uint16_t version, policy::GpuId gpu) {
+  const Peer& peer = connections_.at(connection).peer;
+  const auto total = static_cast<uint64_t>(gpus_[gpu].total);
+  const Tenants::Asked tenant = tenants_.ask(peer, gpus_[gpu].uuid_text, gpus_[gpu].total);
+  const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
+  transport_.send(connection,
+                  encode(Registered{version, {}, 0, policy_.epoch(), limit, 0, 0, 0, total, total, NVSHARE_VERSION, 0, {}}, version), {});
+  for (const TenantUse& use : use_of(clients_, tenant.id, gpu, gpus_[gpu].total, limit, peer.pid))
+    transport_.send(connection, encode(use, version), {});
+  transport_.close(connection);
+  connections_.erase(connection);
+}
 
 // Its connection is for this alone. The second of two questions is not answered: one answer closes the connection.
 void Engine::ask_mps(ConnectionId connection) {

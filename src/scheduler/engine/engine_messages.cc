@@ -23,12 +23,12 @@ void Engine::Incoming::operator()(const ReqLock&) const { engine.request_lock(cl
 
 void Engine::Incoming::operator()(const LockReleased& message) const {
   if (!is_of_this_epoch(message.grant)) {  // this scheduler did not grant it
-    engine.remember(client, message.memory, now);
+    engine.reports_.take(client, message.memory, now);
     return;
   }
   const auto reason = static_cast<ReleaseReason>(message.reason);
   if (reason == ReleaseReason::kNotDrained) {
-    engine.remember(client, message.memory, now);
+    engine.reports_.take(client, message.memory, now);
     return engine.apply(policy::DrainFailed{client.id, message.grant.grant}, now);
   }
   // First who comes next: the GPU stands idle.
@@ -37,7 +37,7 @@ void Engine::Incoming::operator()(const LockReleased& message) const {
                                     reason == ReleaseReason::kEarly, policy::Duration{message.idle_us} * 1000,
                                     static_cast<policy::Duration>(message.used_ns), message.submissions},
                now);
-  engine.remember(client, message.memory, now);
+  engine.reports_.take(client, message.memory, now);
 }
 
 void Engine::Incoming::operator()(const LockPaused& message) const {
@@ -61,7 +61,7 @@ void Engine::Incoming::operator()(const Progress& message) const {
 // ---- memory ----
 
 void Engine::Incoming::operator()(const MemUpdate& message) const {
-  engine.remember(client, message.memory, now);
+  engine.reports_.take(client, message.memory, now);
   engine.change_memory({client.id, engine.believed_.believe(client, message.memory), bounded(message.budget), message.budget_sequence,
                         bounded(message.wanted), message.request},
                        now);
