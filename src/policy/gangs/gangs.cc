@@ -180,7 +180,7 @@ void form_gangs_of_processes(Context& context, const Gang& all) {
   while (at != state.gangs.end() && at->first.tenant == tenant)
     at = of_processes.contains(at->first.process) ? std::next(at) : state.gangs.erase(at);
   for (auto& [process, members] : of_processes) {
-    follow_turn(context, form_gang(context, {tenant, process}, true, [&] { return std::move(members); }));
+    follow_turn(context, form_gang(context, {tenant, process}, true, [&own = members] { return std::move(own); }));
   }
 }
 
