@@ -83,6 +83,14 @@ std::string answers_text(const char* whose, const policy::Actions& actions) {
   return text;
 }
 
+std::string wakes_text(const Difference& difference) {
+  if (difference.wake_recorded == difference.wake_answered) return "";
+  const auto text = [](const char* whose, const scheduler::Wake& wake) {
+    return fmt::format("  {:<10}  asks to be woken {}\n", whose, wake ? "at " + seconds(*wake) : "by what happens next only");
+  };
+  return text("recorded", difference.wake_recorded) + text("this build", difference.wake_answered);
+}
+
 // ---- clients ----
 
 std::string name_of(policy::ClientId client, const Answers& answers) {
@@ -158,7 +166,7 @@ std::string difference_text(const Replayed& replayed) {
   text += fmt::format("  {:<10}  {}\n  {:<10}  {}\n", "event", json::parse(event).at("event").get<std::string>(), "", event);
   text += answers_text("recorded", difference.recorded);
   text += answers_text("this build", difference.answered);
-  return text + clients_text(replayed);
+  return text + wakes_text(difference) + clients_text(replayed);
 }
 
 json arrays_of(const policy::Actions& actions) {
@@ -222,6 +230,11 @@ std::string replay_json(const Replayed& replayed, const std::string& file, const
                           {"recorded", arrays_of(difference.recorded)},
                           {"this_build", arrays_of(difference.answered)},
                           {"clients_before", std::move(clients)}};
+    if (difference.wake_recorded != difference.wake_answered) {
+      const auto wake_json = [](const scheduler::Wake& wake) { return wake ? json(*wake) : json(); };
+      made["difference"]["wake_recorded"] = wake_json(difference.wake_recorded);
+      made["difference"]["wake_this_build"] = wake_json(difference.wake_answered);
+    }
   }
   return made.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }

@@ -78,6 +78,19 @@ TEST(ReplayView, SaysWhatDiffersInWordsAndAsRecorded) {
   EXPECT_EQ(difference.at("clients_before").at(0).at("state"), "idle");
 }
 
+TEST(ReplayView, SaysWhenThePolicyAskedToBeWoken) {
+  std::string text = recording(true);
+  text.replace(text.find(R"("answers":true)"), 14, R"("answers":true,"wakes":true)");
+  text.replace(text.rfind("}\n"), 2, ",\"wake\":6500000000}\n");  // of the last event
+  const auto differs = replayed(text);
+  ASSERT_TRUE(differs.answers.difference());
+  const std::string words = replay_text(differs, "file", "0.3.0");
+  EXPECT_NE(words.find("  recorded    asks to be woken at 6.500000000 s\n  this build  asks to be woken "), std::string::npos) << words;
+  const auto json = nlohmann::json::parse(replay_json(differs, "file", "0.3.0"));
+  EXPECT_EQ(json.at("difference").at("wake_recorded"), 6'500'000'000);
+  EXPECT_NE(json.at("difference").at("wake_this_build"), 6'500'000'000);
+}
+
 TEST(ReplayView, SaysThatThereIsNothingToCompare) {
   const auto old = replayed(recording(false));
   EXPECT_EQ(exit_code_of(old), kExitNoAnswers);

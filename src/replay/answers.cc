@@ -67,6 +67,8 @@ void Answers::begin(const scheduler::TraceStart& start) {
   any_event_ = false;
   state_ = policy::make_state(*start.config);
   has_answers_ = start.has_answers;
+  has_wakes_ = start.has_wakes;
+  wake_.reset();
   names_.clear();
   ++schedulers_;
   releases_.insert(start.release);
@@ -79,11 +81,13 @@ bool Answers::take(size_t line, const scheduler::TraceEvent& traced) {
   policy::Actions answered = without_notes(policy::step(*state_, traced.event, traced.now));
   if (!has_answers_) return true;
   ++compared_;
-  if (are_same(traced.answers, answered)) {
+  if (has_wakes_ && traced.wake) wake_ = *traced.wake;
+  const scheduler::Wake wake = has_wakes_ ? policy::next_deadline(*state_) : std::nullopt;
+  if (are_same(traced.answers, answered) && wake == wake_) {
     actions_ += answered.size();
     return true;
   }
-  difference_ = Difference{line, traced.now, now_ - first_, traced.event, traced.answers, std::move(answered), {}};
+  difference_ = Difference{line, traced.now, now_ - first_, traced.event, traced.answers, std::move(answered), wake_, wake, {}};
   difference_->clients = clients_of(*difference_);
   return false;
 }

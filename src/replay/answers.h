@@ -22,6 +22,8 @@ struct Difference {
   policy::Duration into = 0;  // how long after the scheduler's first event
   policy::Event event;
   policy::Actions recorded, answered;  // without notes
+  // When the policy asked to be woken. Where the recording does not say, both are none.
+  scheduler::Wake wake_recorded = {}, wake_answered = {};
   std::set<policy::ClientId> clients;  // that the event and the actions that differ are about
 };
 
@@ -48,7 +50,8 @@ class Answers {
   bool take(size_t line, const scheduler::TraceEvent& traced);
 
   policy::StatePointer state_;  // null: no scheduler has begun
-  bool has_answers_ = false;
+  bool has_answers_ = false, has_wakes_ = false;
+  scheduler::Wake wake_;    // as recorded
   bool any_event_ = false;  // of the scheduler that is read
   policy::Instant first_ = 0, now_ = 0;
   policy::Duration length_ = 0;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace nvshare::replay {
 namespace {
@@ -18,17 +19,21 @@ constexpr int64_t kSecond = 1'000'000'000;
 
 // What a scheduler records where two clients that do not fit together ask for the GPU, and the first gives it up.
 std::vector<std::string> recorded(const policy::Config& config = {}, bool with_answers = true) {
-  std::vector<std::string> lines = {scheduler::encode_trace(scheduler::TraceStart{"1.2.3", config, with_answers})};
+  std::vector<std::string> lines = {scheduler::encode_trace(scheduler::TraceStart{"1.2.3", config, with_answers, with_answers})};
   const policy::StatePointer state = policy::make_state(config);
   Instant now = 1000 * kSecond;
   std::vector<policy::SendLock> grants;
+  scheduler::Wake wake;
   const auto happens = [&](const policy::Event& event) {
     now += kSecond;
     const policy::Actions actions = policy::step(*state, event, now);
     for (const policy::Action& action : actions) {
       if (const auto* lock = std::get_if<policy::SendLock>(&action)) grants.push_back(*lock);
     }
-    lines.push_back(scheduler::encode_trace(scheduler::TraceEvent{now, event, with_answers ? actions : policy::Actions{}}));
+    scheduler::TraceEvent traced{now, event, with_answers ? actions : policy::Actions{}};
+    const scheduler::Wake then = policy::next_deadline(*state);
+    if (with_answers && std::exchange(wake, then) != then) traced.wake = then;
+    lines.push_back(scheduler::encode_trace(traced));
   };
   const policy::Memory none{12 * kGiB, 0, 0};
   const policy::Memory all{12 * kGiB, 12 * kGiB, 0};
@@ -93,6 +98,24 @@ TEST(Answers, OfTheSameBuildAreTheSame) {
   EXPECT_EQ(done->answers.length(), 8 * kSecond);
   EXPECT_EQ(done->answers.releases(), std::set<std::string>{"1.2.3"});
   EXPECT_EQ(done->incomplete, 0u);
+}
+
+TEST(Answers, AnotherTimeToBeWokenIsFound) {
+  size_t line = 0;
+  const auto lines = altered(recorded(), R"("wake":)", R"("wake":)", R"("wake":1)", &line);
+  const auto done = replayed(joined(lines));
+  ASSERT_TRUE(done) << done.error().text;
+  ASSERT_TRUE(done->answers.difference());
+  const Difference& difference = *done->answers.difference();
+  EXPECT_EQ(difference.line, line);
+  EXPECT_EQ(scheduler::encode_answers(difference.recorded), scheduler::encode_answers(difference.answered));
+  ASSERT_TRUE(difference.wake_answered);
+  EXPECT_NE(difference.wake_recorded, difference.wake_answered);
+  // Recordings of 0.2.0 and of schedulers that did not record it say nothing of it.
+  auto unsaid = altered(lines, R"("wakes":true)", R"("wakes":true)", R"("wakes":false)", &line);
+  const auto same = replayed(joined(unsaid));
+  ASSERT_TRUE(same) << same.error().text;
+  EXPECT_FALSE(same->answers.difference());
 }
 
 TEST(Answers, OneAlteredActionIsFoundWithItsClientsAsTheyStoodBefore) {

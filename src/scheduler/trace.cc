@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/fd.h"
 #include "policy/overloaded.h"
@@ -198,24 +199,32 @@ std::optional<policy::Event> event_named(const std::string& name, const Json& js
   return std::nullopt;
 }
 
+std::optional<Wake> wake_of(const Json& event) {
+  const auto recorded = event.find("wake");
+  if (recorded == event.end()) return std::nullopt;
+  return recorded->is_null() ? Wake() : Wake(recorded->get<policy::Instant>());
+}
+
 Json json_of(const TraceStart& start) {
   Json json = {{"release", start.release}};
   if (start.config) json["config"] = *start.config;
   if (start.has_answers) json["answers"] = true;
+  if (start.has_wakes) json["wakes"] = true;
   return json;
 }
 
-Json json_of(const policy::Event& of, const policy::Actions& answers, policy::Instant now) {
+Json json_of(const policy::Event& of, const policy::Actions& answers, const std::optional<Wake>& wake, policy::Instant now) {
   Json json = std::visit([](const auto& event) { return Json(event); }, of);
   json["now"] = now;
   json["event"] = kEventNames[of.index()];
   for (const policy::Action& action : answers) {
     if (!std::holds_alternative<policy::Note>(action)) json["answers"].push_back(json_of(action));
   }
+  if (wake) json["wake"] = *wake ? Json(**wake) : Json();
   return json;
 }
 
-Json json_of(const TraceEvent& traced) { return json_of(traced.event, traced.answers, traced.now); }
+Json json_of(const TraceEvent& traced) { return json_of(traced.event, traced.answers, traced.wake, traced.now); }
 
 Json json_of(const TraceNames& names) { return {{"names", names}}; }
 
@@ -250,13 +259,13 @@ Result<TraceLine> decode_trace(std::string_view line) {
       complete(name, json);
       auto event = event_named(name, json);
       if (!event) return error_format("no such event: %.150s", json.at("event").dump().c_str());
-      return TraceLine(TraceEvent{json.at("now").get<policy::Instant>(), *event, answers_of(json)});
+      return TraceLine(TraceEvent{json.at("now").get<policy::Instant>(), *event, answers_of(json), wake_of(json)});
     }
     if (json.contains("names")) return TraceLine(json.at("names").get<TraceNames>());
     if (json.contains("seen"))
       return TraceLine(TraceSighting{json.at("now").get<policy::Instant>(), json.at("seen").get<policy::ClientGlimpse>(),
                                      json.value("for", std::string())});
-    TraceStart start{json.value("release", std::string()), std::nullopt, json.value("answers", false)};
+    TraceStart start{json.value("release", std::string()), std::nullopt, json.value("answers", false), json.value("wakes", false)};
     if (start.release.empty() || json.contains("config")) start.config = json.at("config").get<policy::Config>();
     return TraceLine(start);
   } catch (const Json::exception& problem) {
@@ -276,14 +285,15 @@ Result<TraceWriter> TraceWriter::open(const std::string& file, const policy::Con
   std::ofstream stream(file, std::ios::app);
   if (!stream) return error_format("cannot write the trace %.150s: %s", file.c_str(), std::strerror(errno));
   if (ends_in_a_line(file)) stream << "\n";
-  stream << encode_trace(TraceStart{NVSHARE_VERSION, config, true}) << "\n";
+  stream << encode_trace(TraceStart{NVSHARE_VERSION, config, true, true}) << "\n";
   return TraceWriter(std::move(stream));
 }
 
 void TraceWriter::write(const TraceLine& line) { stream_ << encode_trace(line) << "\n"; }
 
-void TraceWriter::write(const policy::Event& event, const policy::Actions& answers, policy::Instant now) {
-  stream_ << text_of(json_of(event, answers, now)) << "\n";
+void TraceWriter::write(const policy::Event& event, const policy::Actions& answers, const Wake& wake, policy::Instant now) {
+  const bool changed = std::exchange(wake_, wake) != wake;
+  stream_ << text_of(json_of(event, answers, changed ? std::optional<Wake>(wake) : std::nullopt, now)) << "\n";
 }
 
 }  // namespace nvshare::scheduler

@@ -91,7 +91,7 @@ std::vector<std::string> run(const policy::Config& config, const std::vector<Tra
     const policy::Actions actions = policy::step(*state, traced.event, traced.now);
     log.push_back(std::to_string(traced.now));
     for (const std::string& action : words_of(actions)) log.push_back(action);
-    if (writer != nullptr) writer->write(traced.event, actions, traced.now);
+    if (writer != nullptr) writer->write(traced.event, actions, policy::next_deadline(*state), traced.now);
   }
   return log;
 }
@@ -128,11 +128,41 @@ TEST(Trace, ADayReplaysToTheSameActions) {
   }
   ASSERT_TRUE(start && start->config);
   EXPECT_EQ(start->release, NVSHARE_VERSION);
-  EXPECT_TRUE(start->has_answers);
+  EXPECT_TRUE(start->has_answers && start->has_wakes);
   EXPECT_EQ(run(*start->config, replayed), original);
   original.erase(std::remove_if(original.begin(), original.end(), [](const auto& is) { return is.starts_with("note "); }), original.end());
   EXPECT_EQ(recorded, original);
   EXPECT_GT(original.size(), day().size() + 5) << "the day must have had actions";
+}
+
+TEST(Trace, HoldsWhenThePolicyAskedToBeWokenWhereThatChanges) {
+  TestFolder folder;
+  const std::string file = folder.path() + "/trace";
+  {
+    auto writer = TraceWriter::open(file, {});
+    ASSERT_TRUE(writer);
+    run({}, day(), &*writer);
+  }
+  std::ifstream stream(file);
+  const auto state = policy::make_state({});
+  Wake wake;
+  size_t changes = 0, events = 0;
+  for (std::string line; std::getline(stream, line);) {
+    const auto decoded = decode_trace(line);
+    ASSERT_TRUE(decoded) << line;
+    const auto* traced = std::get_if<TraceEvent>(&*decoded);
+    if (traced == nullptr) continue;
+    ++events;
+    policy::step(*state, traced->event, traced->now);
+    if (traced->wake) {
+      ++changes;
+      EXPECT_NE(*traced->wake, wake) << line;
+      wake = *traced->wake;
+    }
+    EXPECT_EQ(wake, policy::next_deadline(*state)) << line;
+  }
+  EXPECT_GT(changes, 2u);
+  EXPECT_LT(changes, events);
 }
 
 TEST(Trace, HoldsEveryActionButNotes) {

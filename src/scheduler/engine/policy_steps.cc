@@ -17,7 +17,7 @@ const policy::Actions& PolicySteps::step(const policy::Event& event, policy::Ins
 
 void PolicySteps::record(const policy::Event& event, policy::Instant now) {
   ring_.happened(*state_, event, now);
-  if (file_) file_->write(event, answers_, now);
+  if (file_) file_->write(event, answers_, policy::next_deadline(*state_), now);
 }
 
 void PolicySteps::record(const TraceNames& names, policy::Instant now) {
