@@ -108,6 +108,7 @@ class Load:
         deadline = time.monotonic() + PATIENCE_S
         while len(self.status().get("clients", [])) < options.clients:
             if time.monotonic() > deadline or self.process.poll() is not None:
+                self.kill()  # or who waits for what we say waits for it
                 raise SystemExit("the clients of bench/load did not come")
             time.sleep(0.1)
         self.scheduler = self.status()["pid"]

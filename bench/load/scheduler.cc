@@ -15,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 
 #include "protocol/paths.h"
 
@@ -36,6 +37,18 @@ int connect_to(const std::string& path) {
   if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
   close(fd);
   return -1;
+}
+
+// It listens for admins before it does for clients, and answers once it does for both.
+bool answers(const std::string& admin_socket) {
+  const int fd = connect_to(admin_socket);
+  if (fd < 0) return false;
+  constexpr std::string_view kQuestion = "{\"request\":\"status\"}\n";
+  char first = 0;
+  const bool is_answered =
+      write(fd, kQuestion.data(), kQuestion.size()) == static_cast<ssize_t>(kQuestion.size()) && read(fd, &first, 1) == 1;
+  close(fd);
+  return is_answered;
 }
 
 }  // namespace
@@ -69,10 +82,7 @@ Scheduler::Scheduler(const std::string& program, const std::vector<std::string>&
   }
   close(log);
   for (int waited = 0; waited < kStartPatienceMs; waited += 10) {
-    if (const int fd = connect_to(admin_socket()); fd >= 0) {
-      close(fd);
-      return;
-    }
+    if (answers(admin_socket())) return;
     usleep(10'000);
   }
   give_up(program + " does not start; its log is " + folder_ + "/log");

@@ -133,7 +133,7 @@ class Node:
         self.socket = str(self.runtime / "client/scheduler.sock")
         self.hostile = []
         deadline = time.monotonic() + PATIENCE
-        while not (self.runtime / "admin/admin.sock").exists():
+        while not self.answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(self.tail())
             time.sleep(0.01)
@@ -146,6 +146,12 @@ class Node:
             self.hostile.append(subprocess.Popen(command))
             if limit:
                 self.ask({"request": "tenant", "pid": self.hostile[-1].pid, "name": f"hostile {i}", "gpu_memory_limit": limit})
+
+    def answers(self):
+        try:
+            return bool(self.status())
+        except (OSError, ValueError):
+            return False
 
     def status(self):
         return self.ask({"request": "status"})
