@@ -34,6 +34,7 @@ enum class Canary : uint8_t {
   kClientsForgotten,  // a scheduler that comes back knows nothing of the former one's clients
   kKeepNeverSent,     // a gang whose drain fails is not told to go on
   kForeignUnseen,     // memory that NVML lists no process with is not seen
+  kChildHidesDeath,   // the end of a process whose child keeps its connection open goes unnoticed
   kContextsFree,      // what contexts take counts as nothing where nobody has seen it
 };
 
@@ -65,6 +66,7 @@ inline constexpr CanaryName kCanaries[] = {
     {Canary::kClientsForgotten, "clients-forgotten"},
     {Canary::kKeepNeverSent, "keep-never-sent"},
     {Canary::kForeignUnseen, "foreign-unseen"},
+    {Canary::kChildHidesDeath, "child-hides-death"},
     {Canary::kContextsFree, "contexts-free"},
 };
 

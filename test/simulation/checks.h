@@ -30,6 +30,7 @@ class Checks {
   void check_memory();
   void note_unknown();
   void check_waits();
+  void check_dead();
   void check_drops();
   void check_leases();
   void check_seen();
@@ -43,6 +44,7 @@ class Checks {
   };
   std::map<uint64_t, Wait> waits_;  // by client
   std::map<int, Bytes> unknown_;    // by GPU, at most: see note_unknown
+  std::map<pid_t, Instant> dead_;   // since when the scheduler has had clients of processes that have ended
   struct Sight {
     Bytes of = 0;       // what is compared is not of others meanwhile
     uint64_t life = 0;  // of the scheduler

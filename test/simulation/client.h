@@ -32,9 +32,10 @@ class Client : public Endpoint {
   size_t place() const { return place_; }
   Bytes allocated() const { return allocated_; }
   Bytes resident() const { return resident_; }
+  void free_host() { host_.free_all(); }  // of a process that has ended
   void free_all() {
     resident_ = allocated_ = came_in_ = freed_ = copied_ = 0;
-    host_.free_all();
+    free_host();
   }
   const HostMemory& host() const { return host_; }
   uint64_t id() const { return id_; }

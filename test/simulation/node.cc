@@ -215,7 +215,26 @@ void Node::hang_up(ConnectionId connection) {
   if (at == links_.end() || !at->second.listened) return;
   at->second.listened = false;
   if (canary_ == Canary::kDeathUnnoticed) return;
-  world_.after(arrival(at->second.up_last), [this, connection] { engine_lost(connection); });
+  if (at->second.holders == 0) world_.after(arrival(at->second.up_last), [this, connection] { engine_lost(connection); });
+}
+
+void Node::process_dies(pid_t pid) {
+  if (canary_ == Canary::kChildHidesDeath) return;  // until the last holder ends
+  for (auto& [id, link] : links_) {
+    if (link.pid != pid || link.holders == 0) continue;
+    world_.after(random_.between(5 * kUs, kMs), [this, connection = id] { engine_lost(connection); });
+  }
+}
+
+void Node::hold(ConnectionId connection, Duration lasts) {
+  const auto at = links_.find(connection);
+  if (at == links_.end() || !at->second.listened) return;
+  ++at->second.holders;
+  world_.after(lasts, [this, connection] {
+    Link& link = links_.at(connection);
+    if (--link.holders > 0 || link.listened) return;
+    world_.after(arrival(link.up_last), [this, connection] { engine_lost(connection); });
+  });
 }
 
 void Node::engine_lost(ConnectionId connection) {
@@ -230,7 +249,9 @@ void Node::engine_lost(ConnectionId connection) {
 void Node::cut(ConnectionId connection) {
   const auto at = links_.find(connection);
   if (at == links_.end() || !at->second.served || !at->second.listened) return;
-  world_.after(arrival(at->second.up_last), [this, connection] { engine_lost(connection); });
+  // Where the client broke it off, a child that has it too keeps it open.
+  const bool is_held = at->second.holders > 0 && random_.chance(50);
+  if (!is_held) world_.after(arrival(at->second.up_last), [this, connection] { engine_lost(connection); });
   end_down(connection);
 }
 
@@ -271,6 +292,12 @@ void Node::engine_called() {
       call([&](auto& engine) { engine.deadline_reached(world_.now()); });
     engine_called();
   });
+}
+
+bool Node::has_client_of(pid_t pid) const {
+  if (!engine_) return false;
+  const auto& clients = engine_->parts().clients.all();
+  return std::any_of(clients.begin(), clients.end(), [&](const auto& entry) { return entry.second.pid == pid; });
 }
 
 const std::vector<policy::ClientGlimpse>& Node::glimpse() {

@@ -49,6 +49,10 @@ class Node : public scheduler::Transport {
   void send_packet(ConnectionId connection, const Packet& packet);
   // By the client's end, or its process's: what was sent arrives first.
   void hang_up(ConnectionId connection);
+  // The scheduler sees it by a pidfd as well, where a child keeps connections open; what was sent may not have been read then.
+  void process_dies(pid_t pid);
+  // A child of the process keeps it open for so long.
+  void hold(ConnectionId connection, Duration lasts);
   // The network's fault: both ends see it.
   void cut(ConnectionId connection);
 
@@ -66,6 +70,7 @@ class Node : public scheduler::Transport {
   const std::vector<policy::ClientGlimpse>& glimpse();
   const policy::State& policy_state() const { return engine_->parts().steps.state(); }
   size_t client_count() const { return engine_ ? engine_->parts().clients.all().size() : 0; }
+  bool has_client_of(pid_t pid) const;
   policy::ClientState state_of(uint64_t client);
   protocol::admin::StatusReport status() const { return status_of(engine_->parts(), world_.now()); }
 
@@ -76,6 +81,7 @@ class Node : public scheduler::Transport {
     uint64_t id = 0;       // of the client, once the scheduler has given one
     bool served = true;    // the scheduler's end is open
     bool listened = true;  // the client's end is
+    int holders = 0;       // children of the client's process that keep it open
     Instant up_last = 0, down_last = 0;
     int up = 0, down = 0;  // packets under way
   };

@@ -366,6 +366,33 @@ void draw_foreign(uint64_t seed, Plan& plan) {
   }
 }
 
+// Programs that fork, drawn apart as versions are: most children become another program at once, others outlive their parent, which is
+// killed then in half of the cases.
+void draw_forks(uint64_t seed, Plan& plan) {
+  Random random(seed * 0xd6e8feb86659fd93 + 61);
+  if (!random.chance(20)) return;
+  for (int64_t i = random.between(1, 4); i > 0; --i) {
+    Fault fault{Fault::Kind::kFork, random.between(0, 10'000) * kMs, 0, random.between(1, 100) * kMs};
+    fault.program = static_cast<size_t>(random.between(0, std::ssize(plan.programs) - 1));
+    fault.holds = random.chance(60);
+    if (random.chance(50)) {
+      constexpr Moment kMoments[] = {Moment::kRegisters, Moment::kLoads, Moment::kEvicts, Moment::kDrains, Moment::kGrows};
+      fault.moment = kMoments[random.between(0, 4)];
+      fault.after = random.between(0, 500) * kMs;
+    }
+    const bool lives = random.chance(50);
+    if (lives) fault.amount = random.between(1000, 40'000) * kMs;
+    plan.faults.push_back(fault);
+    if (!lives) continue;
+    plan.bounded = false;
+    if (!random.chance(50)) continue;
+    fault.kind = Fault::Kind::kKill;
+    fault.after += random.between(0, 4000) * kMs;
+    if (fault.moment == Moment::kAny) fault.at += fault.after;
+    plan.faults.push_back(fault);
+  }
+}
+
 }  // namespace
 
 static Plan draw_first(uint64_t seed) {
@@ -405,6 +432,8 @@ Plan draw_plan(uint64_t seed, Traits traits) {
   draw_context_memory(seed, plan);
   draw_blind(seed, plan);
   draw_foreign(seed, plan);
+  if (traits == Traits::kMemory) return plan;
+  draw_forks(seed, plan);
   return plan;
 }
 
@@ -481,6 +510,9 @@ std::string describe(const Fault& fault, const Plan& plan) {
     case Fault::Kind::kForeign:
       return fmt::format("another program{} takes {} MiB of the first GPU of program {}{}", fault.listed ? "" : " that NVML does not list",
                          fault.bytes / kMiB, program, fault.amount > 0 ? fmt::format(", for {} ms", fault.amount / kMs) : "");
+    case Fault::Kind::kFork:
+      return fmt::format("program {} forks: a child for {} ms{}", program, fault.amount / kMs,
+                         fault.holds ? ", which keeps its connections open" : "");
   }
   return "";
 }

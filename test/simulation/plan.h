@@ -41,7 +41,8 @@ enum class Moment : uint8_t { kAny, kRegisters, kLoads, kEvicts, kDrains, kGrows
 
 struct Fault {
   // kHang: what the program has on the GPUs ends so much later. kDriverShort: the driver has no memory for what it loads for so long.
-  // kForeign: a program that is no client takes memory of the program's first GPU, for so long.
+  // kForeign: a program that is no client takes memory of the program's first GPU, for so long. kFork: the program has a child for so long,
+  // which keeps the driver's files open, and with them all that the program has on the GPUs, should it end first.
   enum class Kind : uint8_t {
     kKill,
     kStop,
@@ -54,7 +55,8 @@ struct Fault {
     kHostTaken,
     kHang,
     kDriverShort,
-    kForeign
+    kForeign,
+    kFork
   } kind;
   Duration at = 0;
   size_t program = 0;  // of which; as in Plan::programs. Not of kRestart
@@ -65,6 +67,7 @@ struct Fault {
   bool former = false;  // of kRestart: the scheduler that comes back speaks the previous protocol version
   Bytes bytes = 0;      // of kHostTaken: so much the machine has less meanwhile; of kForeign
   bool listed = true;   // of kForeign: NVML lists its process
+  bool holds = false;   // of kFork: it was made without libc, and keeps the connections open as well
 };
 
 struct Plan {
@@ -90,9 +93,10 @@ struct Plan {
 // What plans have, in the order in which it came: a test of a seed that found something draws it as it was then.
 enum class Traits : uint8_t {
   kFirst,
-  kFrees,  // programs free memory at moments, host memory is short
-  kMoves,  // waits that are seen, captures, contexts that end, loads that fail, a GPU that hangs
-  kAll,    // contexts and other programs take memory
+  kFrees,   // programs free memory at moments, host memory is short
+  kMoves,   // waits that are seen, captures, contexts that end, loads that fail, a GPU that hangs
+  kMemory,  // contexts and other programs take memory
+  kAll,     // forks
 };
 Plan draw_plan(uint64_t seed, Traits traits = Traits::kAll);
 std::string describe(const Plan& plan);

@@ -54,14 +54,31 @@ void Process::end(bool killed) {
   // The kernel tears it down; its GPU memory may outlive its connections.
   const Duration teardown = random_.between(0, killed ? 1500 : 200) * kMs;
   const Duration close = random_.between(0, 50) * kMs;
+  const Duration freed = killed ? teardown : std::min(teardown, close);
   run_.world().after(close, [this] {
     for (const auto& client : clients_) client->process_ended();
+    run_.node().process_dies(pid_);
   });
-  run_.world().after(killed ? teardown : std::min(teardown, close), [this] {
+  run_.world().after(freed, [this] {
+    for (const auto& client : clients_) client->free_host();
+  });
+  run_.world().after(std::max(freed, children_end_ - run_.world().now()), [this] {
     for (const auto& client : clients_) client->free_all();
     has_context_ = false;
   });
-  run_.world().after(std::max(teardown, close), [this] { run_.node().process_ended(pid_); });
+  run_.world().after(std::max(teardown, close), [this] {
+    is_gone_ = true;
+    run_.node().process_ended(pid_);
+  });
+}
+
+void Process::fork(Duration lasts, bool holds) {
+  if (!alive_ || stopped_) return;
+  run_.world().tell("program {} has a child", plan_.number);
+  children_end_ = std::max(children_end_, run_.world().now() + lasts);
+  for (const auto& client : clients_) {
+    if (holds) run_.node().hold(client->connection(), lasts);
+  }
 }
 
 void Process::stop(Duration lasts) {

@@ -26,11 +26,14 @@ class Process {
   void release(Bytes bytes);  // as a thread would, on each of its GPUs
   void hang(Duration lasts);  // what it has on the GPUs ends so much later
   void driver_short(Duration lasts);
+  // Its child keeps the driver's files open for so long; `holds`: and its connections.
+  void fork(Duration lasts, bool holds);
 
   const ProgramPlan& plan() const { return plan_; }
   bool alive() const { return alive_; }
   bool ended() const { return ended_; }
   bool has_context() const { return has_context_; }
+  bool has_pid() const { return alive_ || !is_gone_; }  // false: only children keep what it has on the GPUs
   bool stopped() const { return stopped_; }
   Instant answers_since() const { return answers_since_; }  // it was stopped until then, or another scheduler's; 0: never
   void answers_anew();
@@ -109,7 +112,8 @@ class Process {
   Random random_;
   pid_t pid_ = 0;
   Instant answers_since_ = 0;
-  bool alive_ = false, ended_ = false, has_context_ = false, stopped_ = false;
+  bool alive_ = false, ended_ = false, has_context_ = false, stopped_ = false, is_gone_ = false;
+  Instant children_end_ = 0;
   std::deque<std::function<void()>> deferred_;
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<Work> work_;  // of each GPU

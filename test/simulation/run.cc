@@ -60,6 +60,8 @@ void Run::happen(const Fault& fault) {
       return process.driver_short(fault.amount);
     case Fault::Kind::kForeign:
       return take_foreign(fault, process.plan().gpus.front());
+    case Fault::Kind::kFork:
+      return process.fork(fault.amount, fault.holds);
     case Fault::Kind::kRestart:
     case Fault::Kind::kHostTaken:
       return;
@@ -110,6 +112,14 @@ Bytes Run::resident_on(int gpu) const {
   return sum;
 }
 
+Bytes Run::kept_on(int gpu) const {
+  Bytes sum = 0;
+  for (const auto& process : processes_) {
+    for (const auto& client : process->clients()) sum += client->gpu() == gpu && !process->has_pid() ? client->resident() : 0;
+  }
+  return sum;
+}
+
 Bytes Run::contexts_on(int gpu) const {
   Bytes sum = 0;
   for (const auto& process : processes_) {
@@ -123,12 +133,13 @@ scheduler::GpuSample Run::nvml_on(int gpu) const {
   scheduler::GpuSample sample;
   for (const auto& process : processes_) {
     for (const auto& client : process->clients()) {
-      if (client->gpu() == gpu && process->has_context())
-        sample.processes.push_back({process->pid(), client->resident() + process->plan().context});
+      if (client->gpu() != gpu || !process->has_context()) continue;
+      const Bytes used = client->resident() + process->plan().context;
+      sample.used_after += used;
+      if (process->has_pid()) sample.processes.push_back({process->pid(), used});
     }
   }
   for (scheduler::ProcessMemory& process : sample.processes) {
-    sample.used_after += process.used;
     if (plan_.blind == Plan::Blind::kOtherNumbers) process.pid -= kOther;
   }
   if (plan_.blind == Plan::Blind::kNone) sample.processes.clear();
