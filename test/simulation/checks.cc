@@ -114,8 +114,9 @@ void Checks::note_unknown() {
 void Checks::check_memory() {
   note_unknown();
   for (int gpu = 0; gpu < run_.plan().gpus; ++gpu) {
-    // Without NVML nobody knows what children keep of a program that has ended (docs/known-gaps.md).
-    const Bytes resident = run_.resident_on(gpu) - (run_.plan().nvml ? 0 : run_.kept_on(gpu));
+    // What children keep of a program that has ended is any other's memory: without NVML nobody knows of it (docs/known-gaps.md), a new
+    // scheduler from its first looks on.
+    const Bytes resident = run_.resident_on(gpu) - run_.kept_on(gpu, run_.plan().nvml);
     // Where NVML does not say whose memory it sees, what is others' is what the scheduler's clients have not told of: short by what moved
     // out and is not told yet (docs/known-gaps.md). The reserve has room for that.
     const Bytes reserve = run_.plan().blind == Plan::Blind::kNot ? run_.plan().policy.reserve_fixed : 0;

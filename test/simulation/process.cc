@@ -68,6 +68,7 @@ void Process::end(bool killed) {
   });
   run_.world().after(std::max(teardown, close), [this] {
     is_gone_ = true;
+    gone_in_ = run_.node().lives();
     run_.node().process_ended(pid_);
   });
 }

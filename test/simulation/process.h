@@ -34,6 +34,7 @@ class Process {
   bool ended() const { return ended_; }
   bool has_context() const { return has_context_; }
   bool has_pid() const { return alive_ || !is_gone_; }  // false: only children keep what it has on the GPUs
+  uint64_t gone_in() const { return gone_in_; }         // of the schedulers that there have been, the last
   bool stopped() const { return stopped_; }
   Instant answers_since() const { return answers_since_; }  // it was stopped until then, or another scheduler's; 0: never
   void answers_anew();
@@ -114,6 +115,7 @@ class Process {
   Instant answers_since_ = 0;
   bool alive_ = false, ended_ = false, has_context_ = false, stopped_ = false, is_gone_ = false;
   Instant children_end_ = 0;
+  uint64_t gone_in_ = 0;
   std::deque<std::function<void()>> deferred_;
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<Work> work_;  // of each GPU

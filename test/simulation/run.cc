@@ -112,10 +112,11 @@ Bytes Run::resident_on(int gpu) const {
   return sum;
 }
 
-Bytes Run::kept_on(int gpu) const {
+Bytes Run::kept_on(int gpu, bool earlier) const {
   Bytes sum = 0;
   for (const auto& process : processes_) {
-    for (const auto& client : process->clients()) sum += client->gpu() == gpu && !process->has_pid() ? client->resident() : 0;
+    if (process->has_pid() || (earlier && process->gone_in() == node_.lives() && node_.is_up())) continue;
+    for (const auto& client : process->clients()) sum += client->gpu() == gpu ? client->resident() : 0;
   }
   return sum;
 }

@@ -41,7 +41,8 @@ class Run {
   void moment(const Process& process, Moment moment);
   Bytes resident_on(int gpu) const;
   Bytes contexts_on(int gpu) const;
-  Bytes kept_on(int gpu) const;  // by children of programs that have ended, without their contexts
+  // By children of programs that have ended, without their contexts; `earlier`: of these only such as no scheduler that lives has known.
+  Bytes kept_on(int gpu, bool earlier = false) const;
   Bytes foreign_on(int gpu) const { return foreign_[static_cast<size_t>(gpu)].bytes; }
   Bytes free_on(int gpu) const;        // for allocations that ask nobody: less what is reserved
   Bytes driver_has_on(int gpu) const;  // all that is not in use

@@ -119,7 +119,11 @@ void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Insta
   for (const GpuSample& sample : samples) {
     const std::optional<policy::GpuId> id = gpus_.find(sample.uuid);
     if (!id) continue;
-    if (gpus_[*id].total > 0) looks_.sampled(*id, sample, absent_.hold().holds(), now);
+    if (gpus_[*id].total > 0) {
+      looks_.sampled(*id, sample, absent_.hold().holds(), now);
+    } else {
+      gpus_[*id].sample = sample;  // for the first client that is back after a restart
+    }
     if (!absent_.hold().holds()) bypasses_.sampled(*id, sample, now);
   }
 }

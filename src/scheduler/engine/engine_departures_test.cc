@@ -327,6 +327,17 @@ TEST_F(OutlivesTest, WithoutNvmlALostConnectionFreesNothingWhileItsProcessLives)
   EXPECT_FALSE(!engine().parts().departures.is_empty());
 }
 
+// What the children of a program keep that has ended, as any other's memory.
+TEST_F(OutlivesTest, TheFirstClientThatIsBackIsGrantedByWhatNvmlHasShownBefore) {
+  load_first(4 * kGiB);
+  restart();
+  sample(12 * kGiB, {{kFirst, 4 * kGiB}});
+  join(1, kFirst, 9 * kGiB, 4 * kGiB);  // nobody else is awaited
+  EXPECT_EQ(gpu().foreign, 8 * kGiB);
+  send(1, protocol::ReqLock{1});
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
+}
+
 // The driver takes a moment after the end of the process.
 TEST_F(OutlivesTest, WithoutNvmlTheDeadsMemoryCountsForTheGraceAndNotLonger) {
   has_nvml_ = false;
