@@ -24,18 +24,19 @@ int remaining_ms(Clock::time_point deadline) {
 
 }  // namespace
 
-Result<AdminConnection> AdminConnection::open(const std::string& runtime_directory) {
+Result<AdminConnection> AdminConnection::open(const std::string& runtime_directory, Mode mode) {
   const std::string path = runtime_directory + protocol::kAdminSocket;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) return error_format("socket path %s is too long", path.c_str());
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
 
-  FileDescriptor socket_fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  FileDescriptor socket_fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | (mode == Mode::kNonBlocking ? SOCK_NONBLOCK : 0), 0));
   if (!socket_fd) return error_format("cannot make a socket: %s", strerror(errno));
   if (connect(socket_fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EACCES || errno == EPERM)
       return error_format("%s: permission denied; it answers root and the scheduler's own user", path.c_str());
+    if (errno == EAGAIN) return error_format("%s: as many connections wait there as may", path.c_str());
     if (errno == ENOENT || errno == ECONNREFUSED) return error_format("no scheduler answers at %s", path.c_str());
     return error_format("%s: %s", path.c_str(), strerror(errno));
   }
@@ -43,16 +44,24 @@ Result<AdminConnection> AdminConnection::open(const std::string& runtime_directo
 }
 
 Result<void> AdminConnection::begin(const protocol::admin::Request& request) {
-  const std::string line = protocol::admin::encode(request);
-  size_t sent = 0;
-  while (sent < line.size()) {
-    ssize_t n = send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EPIPE) return {};  // closed: a client that is refused is told why before that, which is there to be read
-    if (n < 0) return error_format("cannot send to %s: %s", path_.c_str(), strerror(errno));
-    sent += static_cast<size_t>(n);
-  }
+  unsent_ = protocol::admin::encode(request);
+  if (auto sent = go_on(); !sent) return sent.error();
   return {};
+}
+
+Result<bool> AdminConnection::go_on() {
+  size_t sent = 0;
+  while (sent < unsent_.size()) {
+    ssize_t n = send(socket_.get(), unsent_.data() + sent, unsent_.size() - sent, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    // Closed: a client that is refused is told why before that, which is there to be read.
+    if (n < 0 && errno == EPIPE) sent = unsent_.size();
+    if (n < 0 && errno != EPIPE) return error_format("cannot send to %s: %s", path_.c_str(), strerror(errno));
+    if (n > 0) sent += static_cast<size_t>(n);
+  }
+  unsent_.erase(0, sent);
+  return unsent_.empty();
 }
 
 Result<std::string> AdminConnection::ask(const protocol::admin::Request& request, int timeout_ms) {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "loop/event_loop.h"
 #include "protocol/report_changes.h"
 #include "scheduler/engine/engine.h"
 #include "scheduler/engine/reports.h"
-#include "scheduler/event_loop.h"
 #include "scheduler/gpus/mps_service.h"
 #include "scheduler/gpus/nvml_monitor.h"
 #include "scheduler/host/segment_maker.h"

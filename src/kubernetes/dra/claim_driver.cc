@@ -18,10 +18,10 @@ constexpr std::chrono::milliseconds kRecordPatience{20'000};
 
 }  // namespace
 
-Result<std::unique_ptr<ClaimDriver>> ClaimDriver::open(DriverOptions options, Fetch fetch) {
+Result<std::unique_ptr<ClaimDriver>> ClaimDriver::open(LoopThread& loop, DriverOptions options, Fetch fetch) {
   Result<ClaimRecordFile> record = ClaimRecordFile::open(options.state_dir);
   if (!record) return record.error();
-  std::unique_ptr<ClaimDriver> driver(new ClaimDriver(std::move(options), std::move(fetch), std::move(*record)));
+  std::unique_ptr<ClaimDriver> driver(new ClaimDriver(loop, std::move(options), std::move(fetch), std::move(*record)));
   if (auto ok = driver->take_over(); !ok) return ok.error();
   return driver;
 }
@@ -31,7 +31,7 @@ Result<void> ClaimDriver::take_over() {
   if (auto ok = look_at_record(); !ok) return ok;
   remove_leftovers();
   if (options_.watches_pods) take_over_pods();
-  publisher_ = std::make_unique<LimitPublisher>(options_.runtime_dir);
+  publisher_ = std::make_unique<LimitPublisher>(loop_, options_.runtime_dir);
   want_limits();
   return {};
 }

@@ -15,6 +15,7 @@
 #include "kubernetes/dra/claim_pods.h"
 #include "kubernetes/dra/claim_record_file.h"
 #include "kubernetes/pods/limit_publisher.h"
+#include "loop/loop_thread.h"
 
 namespace nvshare::kubernetes::dra {
 
@@ -46,8 +47,9 @@ class ClaimDriver {
   // The ResourceClaim as the API server has it. Called without a lock, from several threads at a time.
   using Fetch = std::function<Result<std::string>(const ClaimName&)>;
 
-  // Takes over what an earlier driver prepared. An error: the record cannot be read, or is a later version's.
-  static Result<std::unique_ptr<ClaimDriver>> open(DriverOptions options, Fetch fetch);
+  // Takes over what an earlier driver prepared. The loop publishes limits; nothing else on it may call this: claims wait for the loop
+  // with the mutex held. An error: the record cannot be read, or is a later version's.
+  static Result<std::unique_ptr<ClaimDriver>> open(LoopThread& loop, DriverOptions options, Fetch fetch);
 
   // The same answer as often as it is asked; of a claim that is prepared already without the API server. An error leaves nothing behind
   // of a claim that was not prepared before.
@@ -69,8 +71,9 @@ class ClaimDriver {
   size_t prepared() const;
 
  private:
-  ClaimDriver(DriverOptions options, Fetch fetch, ClaimRecordFile record)
-      : options_(std::move(options)),
+  ClaimDriver(LoopThread& loop, DriverOptions options, Fetch fetch, ClaimRecordFile record)
+      : loop_(loop),
+        options_(std::move(options)),
         fetch_(std::move(fetch)),
         record_(std::move(record)),
         pods_(options_.priority_max, options_.watches_pods) {}
@@ -93,6 +96,7 @@ class ClaimDriver {
   void undo(const Claim& claim) REQUIRES(mutex_);
   std::vector<PreparedDevice> answer_of(const Claim& claim) const;
 
+  LoopThread& loop_;
   const DriverOptions options_;
   const Fetch fetch_;
   mutable Mutex mutex_;

@@ -52,7 +52,7 @@ class DraDriverTest : public testing::Test {
   }
   Result<void> start_driver() {
     driver_.reset();
-    auto driver = ClaimDriver::open(options_, [this](const ClaimName& name) -> Result<std::string> {
+    auto driver = ClaimDriver::open(loop_, options_, [this](const ClaimName& name) -> Result<std::string> {
       ++fetches_;
       const auto found = objects_.find(name.uid);
       if (found == objects_.end()) return error_format("404");
@@ -78,6 +78,7 @@ class DraDriverTest : public testing::Test {
   std::map<std::string, Json> objects_;
   std::atomic<int> fetches_{0};
   std::unique_ptr<ListeningScheduler> scheduler_;
+  LoopThread loop_;
   std::unique_ptr<ClaimDriver> driver_;
 };
 

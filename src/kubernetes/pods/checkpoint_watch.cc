@@ -1,8 +1,6 @@
 #include "kubernetes/pods/checkpoint_watch.h"
 
-#include <poll.h>
 #include <spdlog/spdlog.h>
-#include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/nanoseconds.h"
 #include "kubernetes/files.h"
 
 namespace nvshare::kubernetes {
@@ -26,32 +25,36 @@ bool same(const struct stat& a, const struct stat& b) {
 
 }  // namespace
 
-CheckpointWatch::CheckpointWatch(const std::string& kubelet_dir, ResourceNames resources, Read read,
+CheckpointWatch::CheckpointWatch(LoopThread& loop, const std::string& kubelet_dir, ResourceNames resources, Read read,
                                  std::chrono::milliseconds look_interval)
-    : folder_(kubelet_dir),
+    : loop_(loop),
+      folder_(kubelet_dir),
       file_(kubelet_dir + "/" + kCheckpointName),
       resources_(std::move(resources)),
       read_(std::move(read)),
       look_interval_(look_interval),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      events_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
-      thread_([this] { run(); }) {}
-
-CheckpointWatch::~CheckpointWatch() {
-  stop_ = true;
-  eventfd_write(wake_.get(), 1);
-  thread_.join();
+      events_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+  loop_.call([this] {
+    events_watch_.emplace(loop_.loop(), events_.get(), [this] { take_events(); });
+    next_look_.emplace(loop_.loop(), [this] { step(); });
+    next_look_->arm(monotonic_ns());
+  });
 }
 
-void CheckpointWatch::run() {
-  while (!stop_) {
-    // The kubelet writes another file and renames it; before the look, so that no change after it is missed.
-    if (watch_ < 0) {
-      watch_ = inotify_add_watch(events_.get(), folder_.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
-    }
-    look();
-    wait();
+CheckpointWatch::~CheckpointWatch() {
+  loop_.call([this] {
+    events_watch_.reset();
+    next_look_.reset();
+  });
+}
+
+void CheckpointWatch::step() {
+  // The kubelet writes another file and renames it; before the look, so that no change after it is missed.
+  if (watch_ < 0) {
+    watch_ = inotify_add_watch(events_.get(), folder_.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
   }
+  next_look_->arm(monotonic_ns() + nanoseconds_of(watch_ >= 0 ? look_interval_ : std::min(look_interval_, kWithoutFolder)));
+  look();
 }
 
 void CheckpointWatch::look() {
@@ -82,25 +85,19 @@ void CheckpointWatch::look() {
   read_(*checkpoint);
 }
 
-// Until something may have changed.
-void CheckpointWatch::wait() {
-  while (!stop_) {
-    pollfd sources[] = {{wake_.get(), POLLIN, 0}, {events_.get(), POLLIN, 0}};
-    const auto longest = watch_ >= 0 ? look_interval_ : std::min(look_interval_, kWithoutFolder);
-    if (poll(sources, 2, static_cast<int>(longest.count())) <= 0) return;
-    alignas(inotify_event) char buffer[16384];
-    bool changed = false;
-    for (ssize_t length = 0; (length = read(events_.get(), buffer, sizeof buffer)) > 0;) {
-      for (ssize_t at = 0; at < length;) {
-        const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
-        at += static_cast<ssize_t>(sizeof *event + event->len);
-        if ((event->mask & IN_MOVE_SELF) != 0) inotify_rm_watch(events_.get(), watch_);
-        if ((event->mask & IN_IGNORED) != 0) watch_ = -1;
-        changed = changed || event->len == 0 || std::strcmp(event->name, kCheckpointName) == 0;
-      }
+void CheckpointWatch::take_events() {
+  alignas(inotify_event) char buffer[16384];
+  bool changed = false;
+  for (ssize_t length = 0; (length = read(events_.get(), buffer, sizeof buffer)) > 0;) {
+    for (ssize_t at = 0; at < length;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+      at += static_cast<ssize_t>(sizeof *event + event->len);
+      if ((event->mask & IN_MOVE_SELF) != 0) inotify_rm_watch(events_.get(), watch_);
+      if ((event->mask & IN_IGNORED) != 0) watch_ = -1;
+      changed = changed || event->len == 0 || std::strcmp(event->name, kCheckpointName) == 0;
     }
-    if (changed) return;
   }
+  if (changed) step();
 }
 
 }  // namespace nvshare::kubernetes

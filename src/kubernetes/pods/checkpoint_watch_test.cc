@@ -35,7 +35,7 @@ class CheckpointWatchTest : public testing::Test {
   }
   CheckpointWatch watch(std::chrono::milliseconds look_interval = 3600s) {
     return CheckpointWatch(
-        plugins(), {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", {}},
+        loop_, plugins(), {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", {}},
         [this](const Checkpoint& checkpoint) {
           std::lock_guard lock(mutex_);
           pods_ = static_cast<int>(checkpoint.pods.size());
@@ -59,6 +59,7 @@ class CheckpointWatchTest : public testing::Test {
   std::mutex mutex_;
   int pods_ = -1;  // heard of
   int told_ = 0;
+  LoopThread loop_;  // last: what it calls uses the members above
 };
 
 TEST_F(CheckpointWatchTest, EveryChangeIsHeard) {

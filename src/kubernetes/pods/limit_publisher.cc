@@ -2,10 +2,12 @@
 
 #include <poll.h>
 #include <spdlog/spdlog.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "base/nanoseconds.h"
 
 namespace nvshare::kubernetes {
 namespace {
@@ -17,55 +19,39 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{20};
 constexpr milliseconds kLongestPause{1000};
-constexpr milliseconds kUntilWoken{60'000};
+constexpr int64_t kAnswerPatience_ns = 5'000'000'000;
 
 bool has_ended(const AdminConnection& scheduler) {
   pollfd ended{scheduler.descriptor(), POLLIN, 0};
   return poll(&ended, 1, 0) > 0;  // between two requests only the end of the connection can be read
 }
 
-// In as many requests as it takes. A scheduler of before `list` takes each by itself, and forgets no pod.
-Result<void> send(AdminConnection& scheduler, const LimitPublisher::Pods& pods, bool complete) {
-  using protocol::admin::kPodsMax;
-  const bool fits = pods.size() <= kPodsMax;
-  for (size_t first = 0; first == 0 || first < pods.size(); first += kPodsMax) {
-    const size_t end = std::min(first + kPodsMax, pods.size());
-    PodsRequest request{{pods.begin() + static_cast<ptrdiff_t>(first), pods.begin() + static_cast<ptrdiff_t>(end)}, complete && fits};
-    if (complete && !fits && first == 0) request.list = PodsRequest::List::kFirst;
-    if (complete && !fits && end == pods.size()) request.list = PodsRequest::List::kLast;
-    Result<std::string> line = scheduler.ask(request);
-    if (!line) return line.error();
-    if (auto taken = protocol::admin::decode_ok(*line); !taken) return taken;
-  }
-  return {};
-}
-
 }  // namespace
 
-LimitPublisher::LimitPublisher(std::string runtime_dir)
-    : runtime_dir_(std::move(runtime_dir)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { run(); }) {}
-
-LimitPublisher::~LimitPublisher() {
-  {
-    Lock lock(wanted_mutex_);
-    stop_ = true;
-  }
-  wake();
-  thread_.join();
+LimitPublisher::LimitPublisher(LoopThread& loop, std::string runtime_dir)
+    : loop_(loop), runtime_dir_(std::move(runtime_dir)), pause_(kFirstPause) {
+  loop_.call([this] {
+    retry_.emplace(loop_.loop(), [this] { begin_round(); });
+    late_.emplace(loop_.loop(), [this] {
+      end_round(error_format("%.120s: the scheduler did not answer within %lld ms", runtime_dir_.c_str(),
+                             static_cast<long long>(kAnswerPatience_ns / 1'000'000)));
+    });
+  });
 }
 
-void LimitPublisher::wake() { eventfd_write(wake_.get(), 1); }
-
-void LimitPublisher::wait(int scheduler, milliseconds longest) {
-  pollfd sources[] = {{wake_.get(), POLLIN, 0}, {scheduler, POLLIN, 0}};  // a descriptor of -1 is left out
-  poll(sources, 2, static_cast<int>(longest.count()));
-  eventfd_t ignored = 0;
-  eventfd_read(wake_.get(), &ignored);
+LimitPublisher::~LimitPublisher() {
+  loop_.call([this] {
+    disconnect();
+    retry_.reset();
+    late_.reset();
+    if (round_) std::move(round_->waiters.begin(), round_->waiters.end(), std::back_inserter(waiters_));
+    for (const Waiter& waiter : waiters_) waiter->set_value(error_format("this program ends"));
+  });
 }
 
 void LimitPublisher::set_wanted(const Pods& pods, bool complete) {
   {
-    Lock lock(wanted_mutex_);
+    Lock lock(mutex_);
     ByUid before = std::exchange(wanted_, {});
     for (const PodRequest& pod : pods) {
       before.erase(pod.uid);
@@ -76,21 +62,21 @@ void LimitPublisher::set_wanted(const Pods& pods, bool complete) {
     complete_ = complete;
     is_set_ = true;
   }
-  wake();
+  loop_.post([this] { begin_round(); });
 }
 
 Result<void> LimitPublisher::publish() {
-  Lock lock(connection_mutex_);
-  const bool was_connected = scheduler_.has_value();
-  Result<void> done = publish_difference();
-  // The scheduler that was there may have ended meanwhile; another one may be there already.
-  if (!done && was_connected) done = publish_difference();
-  wake();  // there may be another connection to look at, or none
-  return done;
+  const auto waiter = std::make_shared<std::promise<Result<void>>>();
+  std::future<Result<void>> done = waiter->get_future();
+  loop_.post([this, waiter] {
+    waiters_.push_back(waiter);
+    begin_round();
+  });
+  return done.get();
 }
 
 LimitPublisher::Difference LimitPublisher::difference() {
-  Lock lock(wanted_mutex_);
+  Lock lock(mutex_);
   Difference difference;
   difference.complete = complete_ && !published_complete_;
   for (const auto& [uid, pod] : wanted_) {
@@ -108,7 +94,7 @@ LimitPublisher::Difference LimitPublisher::difference() {
 }
 
 void LimitPublisher::note_published(const Difference& sent) {
-  Lock lock(wanted_mutex_);
+  Lock lock(mutex_);
   if (sent.complete) published_.clear();
   for (const PodRequest& pod : sent.pods) {
     if (pod.gone) {
@@ -120,64 +106,112 @@ void LimitPublisher::note_published(const Difference& sent) {
   }
   published_complete_ = published_complete_ || sent.complete;
   // What a complete list did not name is gone there; what was named in it may have ended while it was sent.
-  if (sent.complete) std::erase_if(gone_, [this](const std::string& uid) REQUIRES(connection_mutex_) { return !published_.contains(uid); });
+  if (sent.complete) std::erase_if(gone_, [this](const std::string& uid) { return !published_.contains(uid); });
 }
 
-Result<void> LimitPublisher::publish_difference() {
-  if (scheduler_ && has_ended(*scheduler_)) scheduler_.reset();
+// ---- rounds ----
+
+void LimitPublisher::begin_round() {
+  again_ = again_ || round_;
+  if (round_) return;
+  {
+    Lock lock(mutex_);
+    if (!is_set_ && waiters_.empty()) return;
+  }
+  again_ = false;
+  retry_->cancel();
+  round_.emplace().waiters.swap(waiters_);
+  send_difference();
+}
+
+void LimitPublisher::send_difference() {
+  late_->arm(monotonic_ns() + kAnswerPatience_ns);  // first of all: a round always ends
+  round_->was_connected = scheduler_.has_value();
+  if (scheduler_ && has_ended(*scheduler_)) disconnect();
   const bool is_new = !scheduler_;
   if (is_new) {
-    Result<AdminConnection> opened = AdminConnection::open(runtime_dir_);
-    if (!opened) return opened.error();
+    Result<AdminConnection> opened = AdminConnection::open(runtime_dir_, AdminConnection::Mode::kNonBlocking);
+    if (!opened) return end_round(opened.error());
     scheduler_.emplace(std::move(*opened));
+    watch_.emplace(
+        loop_.loop(), scheduler_->descriptor(), [this] { take_answer(); }, [this] { send_rest(); });
     published_.clear();
     published_complete_ = false;
   }
-  const Difference now = difference();
+  round_->difference = difference();
+  round_->sent = 0;
   // A new connection is asked in any case: one that is open and never answers is no scheduler.
-  if (now.pods.empty() && !now.complete && !is_new) return {};
-  if (auto sent = send(*scheduler_, now.pods, now.complete); !sent) {
-    scheduler_.reset();  // what it took is not known
-    return sent;
-  }
-  note_published(now);
-  return {};
+  if (round_->difference.pods.empty() && !round_->difference.complete && !is_new) return end_round({});
+  send_part();
 }
 
-int LimitPublisher::descriptor() {
-  Lock lock(connection_mutex_);
-  return scheduler_ ? scheduler_->descriptor() : -1;
+// A scheduler of before `list` takes each part by itself, and forgets no pod.
+void LimitPublisher::send_part() {
+  using protocol::admin::kPodsMax;
+  const auto& [pods, complete] = round_->difference;
+  const bool fits = pods.size() <= kPodsMax;
+  const size_t first = round_->sent;
+  const size_t end = std::min(first + kPodsMax, pods.size());
+  PodsRequest request{{pods.begin() + static_cast<ptrdiff_t>(first), pods.begin() + static_cast<ptrdiff_t>(end)}, complete && fits};
+  if (complete && !fits && first == 0) request.list = PodsRequest::List::kFirst;
+  if (complete && !fits && end == pods.size()) request.list = PodsRequest::List::kLast;
+  round_->sent = end;
+  late_->arm(monotonic_ns() + kAnswerPatience_ns);
+  if (auto ok = scheduler_->begin(request); !ok) return end_round(ok);
+  send_rest();
 }
 
-void LimitPublisher::run() {
-  milliseconds pause = kFirstPause;
-  bool complained = false;
-  while (true) {
-    bool is_set = false;
-    {
-      Lock lock(wanted_mutex_);
-      if (stop_) return;
-      is_set = is_set_;
-    }
-    if (!is_set) {
-      wait(-1, kUntilWoken);
-      continue;
-    }
-    Result<void> done = {};
-    {
-      Lock lock(connection_mutex_);
-      done = publish_difference();
-    }
-    if (!done) {
-      if (!std::exchange(complained, true)) spdlog::warn("limits of pods cannot be set now: {}", done.error().text);
-      wait(-1, pause);
-      pause = std::min(pause * 2, kLongestPause);
-      continue;
-    }
-    if (std::exchange(complained, false)) spdlog::info("the scheduler has the limits of pods again");
-    pause = kFirstPause;
-    wait(descriptor(), kUntilWoken);
+void LimitPublisher::send_rest() {
+  if (!round_) return;
+  Result<bool> all = scheduler_->go_on();
+  if (!all) return end_round(all.error());
+  if (!*all) watch_->want_writable();
+}
+
+void LimitPublisher::take_answer() {
+  if (!round_) {
+    if (!has_ended(*scheduler_)) return;
+    disconnect();
+    return begin_round();
   }
+  Result<std::optional<std::string>> line = scheduler_->take();
+  if (!line) return end_round(line.error());
+  if (!*line) return;
+  if (auto taken = protocol::admin::decode_ok(**line); !taken) return end_round(taken);
+  if (round_->sent < round_->difference.pods.size()) return send_part();
+  note_published(round_->difference);
+  end_round({});
+}
+
+void LimitPublisher::disconnect() {
+  watch_.reset();
+  scheduler_.reset();
+}
+
+void LimitPublisher::end_round(const Result<void>& done) {
+  late_->cancel();
+  if (!done) {
+    disconnect();  // what it took is not known
+    // The scheduler that was there may have ended meanwhile; another one may be there already.
+    if (!round_->waiters.empty() && round_->was_connected && !std::exchange(round_->is_second, true)) return send_difference();
+  }
+  const std::vector<Waiter> waiters = std::move(round_->waiters);
+  round_.reset();
+  note(done);
+  for (const Waiter& waiter : waiters) waiter->set_value(done);
+}
+
+// Says so, and when the next round is due.
+void LimitPublisher::note(const Result<void>& done) {
+  if (!done) {
+    if (!std::exchange(complained_, true)) spdlog::warn("limits of pods cannot be set now: {}", done.error().text);
+    retry_->arm(monotonic_ns() + nanoseconds_of(pause_));
+    pause_ = std::min(pause_ * 2, kLongestPause);
+  } else {
+    if (std::exchange(complained_, false)) spdlog::info("the scheduler has the limits of pods again");
+    pause_ = kFirstPause;
+  }
+  if (again_ || !waiters_.empty()) retry_->arm(monotonic_ns());
 }
 
 }  // namespace nvshare::kubernetes

@@ -20,7 +20,7 @@ PodLimitController::PodLimitController(const Options& options)
       allocations_(options.resources.division),
       heard_(!watches_),
       allocations_known_(options.kubelet_dir.empty()),
-      publisher_(options.runtime_dir) {
+      publisher_(loop_, options.runtime_dir) {
   if (watches_) recorder_.emplace(options.api_server, options.node, options.event_pace);
   {
     Lock lock(mutex_);
@@ -28,7 +28,7 @@ PodLimitController::PodLimitController(const Options& options)
     publish();
   }
   if (!options.kubelet_dir.empty()) {
-    checkpoint_.emplace(options.kubelet_dir, resources_, [this](const Checkpoint& checkpoint) { granted(checkpoint); });
+    checkpoint_.emplace(loop_, options.kubelet_dir, resources_, [this](const Checkpoint& checkpoint) { granted(checkpoint); });
   }
   if (!watches_) return;
   watch_.emplace(

@@ -19,6 +19,7 @@
 #include "kubernetes/pods/pod_allocations.h"
 #include "kubernetes/pods/pod_limits.h"
 #include "kubernetes/pods/state_store.h"
+#include "loop/loop_thread.h"
 
 namespace nvshare::kubernetes {
 
@@ -72,6 +73,7 @@ class PodLimitController {
   bool heard_ GUARDED_BY(mutex_) = false;              // the API server has listed its pods, or is not asked
   bool allocations_known_ GUARDED_BY(mutex_) = false;  // and so are the kubelet's
   // In this order: a part that calls ends before the one that it calls.
+  LoopThread loop_;  // the publisher's and the checkpoint's
   std::optional<EventRecorder> recorder_;
   LimitPublisher publisher_;
   StateStore store_;

@@ -497,7 +497,8 @@ TEST_F(PodLimitControllerTest, AllPodsOfALargeNodeReachTheScheduler) {
     pods[i].uid = std::to_string(i);
     pods[i].gpu_core_limit = 30;
   }
-  LimitPublisher publisher(folder_ + "/run");
+  LoopThread loop;
+  LimitPublisher publisher(loop, folder_ + "/run");
   publisher.set_wanted(pods, true);
   const auto all_have = [&](const std::string& limits) {
     return std::all_of(pods.begin(), pods.end(), [&](const auto& pod) { return scheduler_->limits_of(pod.uid) == limits; });

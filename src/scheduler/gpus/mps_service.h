@@ -14,8 +14,8 @@
 
 #include "base/fd.h"
 #include "base/mutex.h"
+#include "loop/event_loop.h"
 #include "protocol/messages.h"
-#include "scheduler/event_loop.h"
 #include "scheduler/gpus/mps_control.h"
 #include "scheduler/gpus/mps_groups.h"
 

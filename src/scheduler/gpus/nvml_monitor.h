@@ -11,7 +11,7 @@
 
 #include "base/mutex.h"
 #include "cuda/nvml.h"
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 #include "scheduler/gpus/gpus.h"
 #include "scheduler/gpus/memory_watch.h"
 

@@ -16,7 +16,7 @@
 #include "base/fd.h"
 #include "base/mutex.h"
 #include "base/result.h"
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 #include "scheduler/host/host_lender.h"
 
 namespace nvshare::scheduler {

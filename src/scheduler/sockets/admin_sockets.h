@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/fd.h"
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 #include "scheduler/log.h"
 #include "scheduler/tenants/admin_peers.h"
 

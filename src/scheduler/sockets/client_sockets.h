@@ -9,9 +9,9 @@
 #include <memory>
 
 #include "base/fd.h"
+#include "loop/event_loop.h"
 #include "protocol/codec.h"
 #include "scheduler/engine/engine.h"
-#include "scheduler/event_loop.h"
 #include "scheduler/sockets/connection_bounds.h"
 
 namespace nvshare::scheduler {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 
 namespace nvshare::scheduler {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 #include "scheduler/viewers/report_desk.h"
 
 namespace nvshare::scheduler {

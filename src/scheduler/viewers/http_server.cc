@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 #include "scheduler/http_address.h"
 
 namespace nvshare::scheduler {

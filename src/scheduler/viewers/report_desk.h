@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "base/mutex.h"
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 #include "scheduler/viewers/shared_reports.h"
 
 namespace nvshare::scheduler {

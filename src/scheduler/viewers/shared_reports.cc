@@ -3,8 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "loop/event_loop.h"
 #include "protocol/report_changes.h"
-#include "scheduler/event_loop.h"
 
 namespace nvshare::scheduler {
 namespace {

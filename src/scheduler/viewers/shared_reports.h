@@ -14,8 +14,8 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "loop/event_loop.h"
 #include "protocol/admin.h"
-#include "scheduler/event_loop.h"
 
 namespace nvshare::scheduler {
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 #include "scheduler/viewers/status_writer.h"
 
 namespace nvshare::scheduler {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
 #include "scheduler/viewers/shared_reports.h"
 
 namespace nvshare::scheduler {

@@ -51,7 +51,7 @@ class DraKubeletTest : public testing::Test {
   }
   void start_driver() {
     stop_driver();
-    auto driver = ClaimDriver::open(options_, [this](const ClaimName& name) -> Result<std::string> {
+    auto driver = ClaimDriver::open(loop_, options_, [this](const ClaimName& name) -> Result<std::string> {
       std::lock_guard lock(mutex_);
       const auto found = objects_.find(name.uid);
       if (found == objects_.end()) return error_format("404");
@@ -77,6 +77,7 @@ class DraKubeletTest : public testing::Test {
   std::map<std::string, Json> objects_;  // guarded by mutex_
   std::unique_ptr<ListeningScheduler> scheduler_;
   std::unique_ptr<TestDraKubelet> kubelet_;
+  LoopThread loop_;
   std::unique_ptr<ClaimDriver> driver_;
   std::unique_ptr<DraServer> server_;
 };

@@ -59,7 +59,7 @@ Result<void> DraNode::begin() {
   driver.prepared = [this](const Claim& claim) { status_.prepared(claim); };
   driver.watches_pods = true;
   driver.changed = [this](PodLimits::Changes changes) { changed(std::move(changes)); };
-  auto opened = ClaimDriver::open(std::move(driver), [this](const ClaimName& name) { return reader_.read(name); });
+  auto opened = ClaimDriver::open(loop_, std::move(driver), [this](const ClaimName& name) { return reader_.read(name); });
   if (!opened) return opened.error();
   driver_ = std::move(*opened);
   watch_pods();

@@ -56,6 +56,7 @@ class DraNode {
   std::vector<DeviceFacts> gpus_ GUARDED_BY(mutex_);
   ClaimReader reader_;
   // In this order: a part that calls ends before the one that it calls.
+  LoopThread loop_;  // none of its steps takes the claim driver's mutex
   StatusWriter status_;
   EventRecorder recorder_;
   std::unique_ptr<ClaimDriver> driver_;

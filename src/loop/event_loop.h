@@ -1,4 +1,4 @@
-// The daemon's event loop: descriptors, timers, signals and calls from other threads, on one thread. The only place that knows Asio.
+// A daemon's event loop: descriptors, timers, signals and calls from other threads, on one thread. The only place that knows Asio.
 //
 // Everything belongs to the thread that calls run(), except post(). Callbacks run on that thread, never nested. A Watch or Timer may be
 // destroyed at any time, also by its own callback; afterwards its callback is not called again. An exception ends the callback that threw
@@ -10,7 +10,7 @@
 #include <initializer_list>
 #include <memory>
 
-namespace nvshare::scheduler {
+namespace nvshare {
 
 using Callback = std::function<void()>;
 
@@ -79,4 +79,4 @@ class Timer {
 // CLOCK_MONOTONIC.
 int64_t monotonic_ns();
 
-}  // namespace nvshare::scheduler
+}  // namespace nvshare

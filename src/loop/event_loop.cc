@@ -1,4 +1,6 @@
-#include "scheduler/event_loop.h"
+#include "loop/event_loop.h"
+
+#include <spdlog/spdlog.h>
 
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
@@ -7,25 +9,42 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <exception>
+#include <string>
 #include <utility>
 
-#include "scheduler/log.h"
+namespace nvshare {
+namespace {
 
-namespace nvshare::scheduler {
+constexpr int64_t kBetweenWarnings_ns = 10'000'000'000;
+
+}  // namespace
 
 struct EventLoop::Core {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
   asio::signal_set signals{context};
-  RepeatedWarnings warnings;
+  int64_t warned_ns = 0;  // of the last line about an exception; 0: none yet
+  int unwarned = 0;       // exceptions since
 
   template <typename Call>
   void guarded(const Call& call) {
     try {
       call();
     } catch (const std::exception& problem) {
-      warnings.warn("exception", monotonic_ns(), "an error of the scheduler's own: {}; it goes on", problem.what());
+      note_exception(problem.what());
     }
+  }
+
+  void note_exception(const char* what) {
+    const int64_t now = monotonic_ns();
+    if (warned_ns != 0 && now - warned_ns < kBetweenWarnings_ns) {
+      ++unwarned;
+      return;
+    }
+    const std::string more = unwarned > 0 ? " (" + std::to_string(unwarned) + " more since the last such line)" : "";
+    spdlog::warn("an error of this program's own: {}; it goes on{}", what, more);
+    warned_ns = now;
+    unwarned = 0;
   }
 
   void await_signal(std::function<void(int)> callback) {
@@ -141,4 +160,4 @@ int64_t monotonic_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-}  // namespace nvshare::scheduler
+}  // namespace nvshare
