@@ -16,6 +16,7 @@
 
 #include "base/fd.h"
 #include "base/parse.h"
+#include "cli/paused_tenant.h"
 #include "cli/run_command.h"
 #include "cli/scheduler_link.h"
 #include "cli/start_condition.h"
@@ -147,6 +148,13 @@ int kill_command(const std::string& tenant, const std::string& signal) {
                                status->pid));
   const auto id = tenant_meant(*status, tenant);
   if (!id) return fail(1, id.error().text);
+  PausedTenant pause(*link->admin, *id);
+  if (*number != SIGSTOP && *number != SIGCONT) {
+    if (const auto ok = pause.stop(*status); !ok) {
+      fmt::print(stderr, "nvsharectl kill: '{}': {}; other programs of its user under MPS may fail (CUDA error 700)\n", tenant,
+                 ok.error().text);
+    }
+  }
   return signal_all(*link->admin, *status, *id, *number, tenant);
 }
 

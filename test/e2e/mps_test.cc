@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "e2e/harness/stage.h"
+#include "scheduler/trace.h"
 
 namespace nvshare::e2e {
 namespace {
@@ -202,6 +203,65 @@ TEST_F(Mps, EachUserHasADaemonOfItsOwn) {
   stage_.expect_success(ours);
   stage_.stop_scheduler();
   for (const MpsReport& mps : report->mps) EXPECT_FALSE(lives(mps.pid));
+}
+
+// By the scheduler's trace: when its tenant was resumed, which comes after the signal, or it left. What it is granted then finds it dead.
+bool had_a_turn_when_it_was_killed(const std::string& trace_file, uint64_t id) {
+  bool has_turn = false;
+  std::ifstream stream(trace_file);
+  for (std::string line; std::getline(stream, line);) {
+    auto decoded = scheduler::decode_trace(line);
+    const auto* traced = decoded ? std::get_if<scheduler::TraceEvent>(&*decoded) : nullptr;
+    if (traced == nullptr) continue;
+    if (const auto* left = std::get_if<policy::ClientLeft>(&traced->event); left && left->client == id) return has_turn;
+    if (const auto* suspended = std::get_if<policy::TenantSuspended>(&traced->event); suspended && !suspended->suspended) return has_turn;
+    if (const auto* released = std::get_if<policy::LockReleased>(&traced->event); released && released->client == id) has_turn = false;
+    for (const policy::Action& action : traced->answers) {
+      if (const auto* granted = std::get_if<policy::SendLock>(&action); granted && granted->client == id) has_turn = true;
+    }
+  }
+  ADD_FAILURE() << "client " << id << " has not left";
+  return has_turn;
+}
+
+// Killed while its kernels run, it would take the others down with it (docs/adr/0021).
+TEST_F(Mps, NvsharectlKillEndsTheTurnFirst) {
+  stage_.start_scheduler();
+  Child& victim = run("victim");
+  Child& other = run("other");
+  ASSERT_TRUE(has_clients(2, 2)) << stage_.raw_status();
+  const auto runs = [&](const std::string& name) {
+    const auto report = stage_.status();
+    if (!report) return uint64_t{0};
+    for (const auto& tenant : report->tenants) {
+      for (const auto& client : report->clients) {
+        if (tenant.name == name && client.tenant == tenant.id && client.state == "running" && !tenant.paused) return client.id;
+      }
+    }
+    return uint64_t{0};
+  };
+  ASSERT_TRUE(stage_.wait_until([&] { return runs("victim") != 0; })) << stage_.raw_status();
+  const uint64_t id = runs("victim");
+  Child& killed = stage_.start_command("kill", {kControlPath, "kill", "--signal", "KILL", "victim"}, false);
+  EXPECT_EQ(killed.wait(patience()), 0) << killed.log();
+  EXPECT_TRUE(victim.wait(patience()));
+  stage_.forget(victim);
+  ASSERT_TRUE(has_clients(1, 1)) << stage_.raw_status();
+
+  // One that goes on all the same, as it ignores the signal, has its turns again.
+  Child& deaf = stage_.start_command("deaf",
+                                     {kControlPath, "run", "--name", "deaf", "/bin/sh", "-c", "trap '' USR1; exec \"$@\"", "sh",
+                                      kWorkerPath, "steady", "--work", "1000", "--stop", stage_.directory() + "/stop"},
+                                     false);
+  ASSERT_TRUE(stage_.wait_until([&] { return runs("deaf") != 0; })) << stage_.raw_status();
+  Child& ignored = stage_.start_command("kill-deaf", {kControlPath, "kill", "--signal", "USR1", "deaf"}, false);
+  EXPECT_EQ(ignored.wait(patience()), 0) << ignored.log();
+  EXPECT_TRUE(stage_.wait_until([&] { return runs("deaf") != 0; })) << stage_.raw_status();
+  stage_.tell_to_stop();
+  stage_.expect_success(other);
+  stage_.expect_success(deaf);
+  stage_.stop_scheduler();  // its trace is whole then
+  EXPECT_FALSE(had_a_turn_when_it_was_killed(stage_.trace_file(), id));
 }
 
 class MpsOff : public Mps {

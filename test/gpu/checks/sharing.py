@@ -2,7 +2,7 @@
 With the row `auto` also with `sharing = auto`, without and with MPS: against the best of the fixed ways, and how soon it is chosen.
 
 A row is a load; what is measured is the sum of the programs' work over what one of them gets done alone and natively. `mixed`: one program
-that is attached to the MPS server beside one that is not, both saturating. Then, under MPS: a program that is killed, one that faults, the
+that is attached to the MPS server beside one that is not, both saturating. Then, under MPS: a program that is killed, by nvsharectl too, one that faults, the
 daemon killed; and what the control daemon answers, word for word. --rows picks of: control, 1ms, 20us, small, bursty, auto, limits, mixed, deaths;
 or alone auto20: twenty mixes without MPS (sharing_mixes.py), or real: PyTorch's training and servers (sharing_real.py).
 """
@@ -258,6 +258,12 @@ def strike(config, rounds, round_ps, kind):
         said = None
         if kind == "killed":
             os.kill(pid_of(scheduler, victim.name), signal.SIGKILL)
+        elif kind == "nvsharectl":
+            environment = scheduler.program_environment()
+            environment.pop("LD_PRELOAD", None)
+            done = subprocess.run([str(config.nvsharectl), "kill", "--signal", "KILL", victim.name], env=environment, capture_output=True, text=True,
+                                  timeout=20, check=True)
+            said = done.stdout + done.stderr
         elif kind == "fault":
             try:
                 said = victim.order("fault", 15)
@@ -416,11 +422,13 @@ def sharing(config, result):
     except (RuntimeError, TimeoutError, OSError) as error:
         result.figure("control daemon: not recorded", str(error)[-300:])
     rounds, round_ps = table(config, result, parts)
-    for kind in ("killed", "fault", "daemon") if "deaths" in parts else ():
+    for index, kind in enumerate(("killed", "nvsharectl", "nvsharectl", "nvsharectl", "fault", "daemon") if "deaths" in parts else ()):
         if config.left() < 30:
-            result.figure(f"under MPS, {kind}", "left out: no time")
+            result.figure(f"under MPS, {index} {kind}", "left out: no time")
             continue
         try:
-            result.figure(f"under MPS, {kind}", strike(config, rounds, round_ps, kind))
+            seen = result.figure(f"under MPS, {index} {kind}", strike(config, rounds, round_ps, kind))
+            if kind == "nvsharectl":
+                result.require(f"nvsharectl kill ({index}): others that fail", sum(other["fails"] for other in seen["others"].values()), "==", 0)
         except (RuntimeError, TimeoutError, OSError, StopIteration) as error:
-            result.figure(f"under MPS, {kind}", f"not seen: {error}"[-400:])
+            result.figure(f"under MPS, {index} {kind}", f"not seen: {error}"[-400:])
