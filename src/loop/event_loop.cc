@@ -23,11 +23,13 @@ struct EventLoop::Core {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
   asio::signal_set signals{context};
+  OnException on_exception = OnException::kLog;
   int64_t warned_ns = 0;  // of the last line about an exception; 0: none yet
   int unwarned = 0;       // exceptions since
 
   template <typename Call>
   void guarded(const Call& call) {
+    if (on_exception == OnException::kLetThrough) return call();
     try {
       call();
     } catch (const std::exception& problem) {
@@ -56,7 +58,7 @@ struct EventLoop::Core {
   }
 };
 
-EventLoop::EventLoop() : core_(std::make_unique<Core>()) {}
+EventLoop::EventLoop(OnException on_exception) : core_(std::make_unique<Core>()) { core_->on_exception = on_exception; }
 EventLoop::~EventLoop() = default;
 
 void EventLoop::run() { core_->context.run(); }

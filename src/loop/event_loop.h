@@ -2,7 +2,8 @@
 //
 // Everything belongs to the thread that calls run(), except post(). Callbacks run on that thread, never nested. A Watch or Timer may be
 // destroyed at any time, also by its own callback; afterwards its callback is not called again. An exception ends the callback that threw
-// it, with a line in the log, never the loop: who calls into code that might throw, and has to tidy up, catches it first.
+// it, with a line in the log, never the loop: who calls into code that might throw, and has to tidy up, catches it first. A loop may be
+// made to let it through instead, which ends run().
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ using Callback = std::function<void()>;
 
 class EventLoop {
  public:
-  EventLoop();
+  enum class OnException { kLog, kLetThrough };
+  explicit EventLoop(OnException on_exception = OnException::kLog);
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;

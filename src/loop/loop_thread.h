@@ -1,5 +1,5 @@
 // An event loop with a thread of its own. Objects that live on it are made and destroyed on any thread: they set up and take down what
-// belongs to the loop by call().
+// belongs to the loop by call(). An exception of a callback ends the program, as one of any thread does.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ class LoopThread {
   void call(const Callback& step);
 
  private:
-  EventLoop loop_;
+  EventLoop loop_{EventLoop::OnException::kLetThrough};
   std::thread thread_;  // last
 };
 

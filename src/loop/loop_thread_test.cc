@@ -33,12 +33,34 @@ TEST(LoopThreadTest, ACallWithinACallRunsAtOnce) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(LoopThreadTest, AnExceptionOfACallIsTheCallersAndOneOfAPostEndsNothing) {
+TEST(LoopThreadTest, AnExceptionOfACallIsTheCallers) {
   LoopThread loop;
   EXPECT_THROW(loop.call([] { throw std::runtime_error("of a call"); }), std::runtime_error);
-  loop.post([] { throw std::runtime_error("of a post"); });
   bool goes_on = false;
   loop.call([&] { goes_on = true; });
+  EXPECT_TRUE(goes_on);
+}
+
+// A part that lost a step would wait for it for good; a program that is started anew does not.
+TEST(LoopThreadDeathTest, AnExceptionOfAPostEndsTheProgram) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto throws = [] {
+    LoopThread loop;
+    loop.post([] { throw std::runtime_error("of a post"); });
+    loop.call([] {});
+  };
+  EXPECT_DEATH(throws(), "of a post");
+}
+
+TEST(EventLoopTest, AnExceptionEndsItsCallbackAlone) {
+  EventLoop loop;
+  bool goes_on = false;
+  loop.post([] { throw std::runtime_error("of a post"); });
+  loop.post([&] {
+    goes_on = true;
+    loop.stop();
+  });
+  loop.run();
   EXPECT_TRUE(goes_on);
 }
 

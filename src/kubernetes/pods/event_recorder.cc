@@ -8,29 +8,37 @@
 #include "base/nanoseconds.h"
 
 namespace nvshare::kubernetes {
+namespace {
 
-EventRecorder::EventRecorder(ApiServerAddress address, std::string node, Pace pace)
-    : server_(std::move(address)), node_(std::move(node)), pace_(pace), thread_([this] { run(); }) {}
+constexpr ApiPatience kEventPatience{10'000, 10'000};
+
+}  // namespace
+
+EventRecorder::EventRecorder(LoopThread& loop, ApiServerAddress address, std::string node, Pace pace)
+    : loop_(loop), node_(std::move(node)), pace_(pace) {
+  loop_.call([&] {
+    server_.emplace(loop_.loop(), std::move(address));
+    next_due_.emplace(loop_.loop(), [this] { send_next(); });
+  });
+}
 
 EventRecorder::~EventRecorder() {
-  {
-    Lock lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_one();
-  server_.interrupt();
-  thread_.join();
+  loop_.call([this] {
+    server_.reset();
+    next_due_.reset();
+  });
 }
 
 void EventRecorder::record(PodLimits::Notice notice) {
   spdlog::warn("{}/{}: {}", notice.name_space, notice.name, notice.text);
   const auto now = Clock::now();
-  {
-    Lock lock(mutex_);
-    if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
-    waiting_.push_back({std::move(notice), api_time_now(), now, now + pace_.patience, pace_.first_pause});
-  }
-  changed_.notify_one();
+  loop_.post([this, one = Waiting{std::move(notice), api_time_now(), now, now + pace_.patience, pace_.first_pause}] { add(one); });
+}
+
+void EventRecorder::add(Waiting one) {
+  if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
+  waiting_.push_back(std::move(one));
+  send_next();
 }
 
 std::string EventRecorder::event_of(const Waiting& one) const {
@@ -53,9 +61,8 @@ std::string EventRecorder::event_of(const Waiting& one) const {
   return event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-bool EventRecorder::is_taken(const Waiting& one) {
+bool EventRecorder::is_taken(const Waiting& one, const Result<ApiReply>& reply) const {
   const PodLimits::Notice& notice = one.notice;
-  auto reply = server_.post("/api/v1/namespaces/" + notice.name_space + "/events", event_of(one), {10'000, 10'000});
   if (reply && reply->status / 100 == 2) return true;
   const std::string why = reply ? "refused with " + std::to_string(reply->status) + ": " + reply->body.substr(0, 150) : reply.error().text;
   // Rights may be given, a busy server calms down; what is wrong with the event itself stays wrong.
@@ -69,29 +76,26 @@ bool EventRecorder::is_taken(const Waiting& one) {
   return given_up;
 }
 
-void EventRecorder::run() {
-  Lock lock(mutex_);
-  while (true) {
-    const auto next = std::min_element(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
-    if (stop_) return;
-    if (next == waiting_.end()) {
-      changed_.wait(mutex_);
-      continue;
-    }
-    if (next->due > Clock::now()) {
-      changed_.wait_until(mutex_, nanoseconds_of(next->due));
-      continue;
-    }
-    Waiting one = std::move(*next);
-    waiting_.erase(next);
-    lock.unlock();
-    const bool done = is_taken(one);
-    lock.lock();
-    if (done || waiting_.size() >= kWaitingMax) continue;
+// The one that is due, or when one is.
+void EventRecorder::send_next() {
+  const auto next = std::min_element(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
+  if (sent_ || next == waiting_.end()) return;
+  if (next->due > Clock::now()) return next_due_->arm(nanoseconds_of(next->due));
+  sent_ = std::move(*next);
+  waiting_.erase(next);
+  server_->send(ApiRequest::post("/api/v1/namespaces/" + sent_->notice.name_space + "/events", event_of(*sent_)), kEventPatience,
+                [this](const Result<ApiReply>& reply) { answered(reply); });
+}
+
+void EventRecorder::answered(const Result<ApiReply>& reply) {
+  Waiting one = std::move(*sent_);
+  sent_.reset();
+  if (!is_taken(one, reply) && waiting_.size() < kWaitingMax) {
     one.due = Clock::now() + one.pause;
     one.pause = std::min(one.pause * 2, pace_.longest_pause);
     waiting_.push_front(std::move(one));
   }
+  send_next();
 }
 
 }  // namespace nvshare::kubernetes

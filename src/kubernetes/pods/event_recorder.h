@@ -1,16 +1,16 @@
-// Writes events of pods to the API server, on a thread of its own, so that nothing waits for it. One that was not taken (no answer, 401,
+// Writes events of pods to the API server, on a loop, so that nothing waits for it. One that was not taken (no answer, 401,
 // 403, 429, 5xx) is tried again, with pauses that double, for an hour; the others do not wait for it. The latest few dozen wait; what
 // does not fit is in the log only, where all of them are.
 #pragma once
 
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <string>
-#include <thread>
 
-#include "base/mutex.h"
-#include "kubernetes/pods/api_server.h"
+#include "kubernetes/pods/api_client.h"
 #include "kubernetes/pods/pod_limits.h"
+#include "loop/loop_thread.h"
 
 namespace nvshare::kubernetes {
 
@@ -23,7 +23,7 @@ class EventRecorder {
   };
   static constexpr size_t kWaitingMax = 64;
 
-  EventRecorder(ApiServerAddress address, std::string node, Pace pace);
+  EventRecorder(LoopThread& loop, ApiServerAddress address, std::string node, Pace pace);
   ~EventRecorder();
   EventRecorder(const EventRecorder&) = delete;
   EventRecorder& operator=(const EventRecorder&) = delete;
@@ -39,18 +39,20 @@ class EventRecorder {
     std::chrono::milliseconds pause;
   };
 
-  void run();
-  bool is_taken(const Waiting& one);  // or never will be
+  // On the loop's thread, as the members below.
+  void add(Waiting one);
+  void send_next();
+  void answered(const Result<ApiReply>& reply);
+  bool is_taken(const Waiting& one, const Result<ApiReply>& reply) const;  // or never will be
   std::string event_of(const Waiting& one) const;
 
-  ApiServer server_;
+  LoopThread& loop_;
   const std::string node_;
   const Pace pace_;
-  Mutex mutex_;
-  Condition changed_;
-  std::deque<Waiting> waiting_ GUARDED_BY(mutex_);  // as they were recorded
-  bool stop_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last
+  std::optional<ApiClient> server_;
+  std::deque<Waiting> waiting_;  // as they were recorded
+  std::optional<Waiting> sent_;  // not answered yet
+  std::optional<Timer> next_due_;
 };
 
 }  // namespace nvshare::kubernetes

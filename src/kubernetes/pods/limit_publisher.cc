@@ -120,7 +120,8 @@ void LimitPublisher::begin_round() {
   }
   again_ = false;
   retry_->cancel();
-  round_.emplace().waiters.swap(waiters_);
+  round_ = Round{};
+  round_->waiters.swap(waiters_);
   send_difference();
 }
 

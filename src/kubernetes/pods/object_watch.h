@@ -1,19 +1,19 @@
 // Follows objects of the API server, such as the pods of one node: a list, then a watch from the list's resource version, for ever, on a
-// thread of its own. After any break it goes on from the last version that it saw; when the API server no longer has that, it lists again.
+// loop. After any break it goes on from the last version that it saw; when the API server no longer has that, it lists again.
 // The listener sees every object's latest state, whatever breaks; not every state in between.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/mutex.h"
-#include "kubernetes/pods/api_server.h"
+#include "kubernetes/pods/api_client.h"
 #include "kubernetes/pods/pod_answers.h"
+#include "loop/loop_thread.h"
 
 namespace nvshare::kubernetes {
 
@@ -27,7 +27,7 @@ class ObjectWatch {
     std::string name;   // for messages: "pods' annotations"
     std::string until;  // what holds while the API server does not answer, for messages: "limits stay as they are"
   };
-  // Called on the watch's thread; objects as JSON texts.
+  // Called on the loop's thread; objects as JSON texts.
   struct Listener {
     std::function<void(const std::vector<std::string>& objects)> listed;  // these are all
     PodEvents::Listener events;
@@ -39,7 +39,7 @@ class ObjectWatch {
     std::chrono::seconds watch{300};                // one watch lasts this long
   };
 
-  ObjectWatch(ApiServerAddress address, Watched watched, Listener listener, Pace pace);
+  ObjectWatch(LoopThread& loop, ApiServerAddress address, Watched watched, Listener listener, Pace pace);
   ~ObjectWatch();
   ObjectWatch(const ObjectWatch&) = delete;
   ObjectWatch& operator=(const ObjectWatch&) = delete;
@@ -49,23 +49,28 @@ class ObjectWatch {
   int lists() const { return lists_.load(); }  // so far
 
  private:
-  void run();
-  Result<void> list();
-  Result<void> watch(bool* heard);
-  void pause(std::chrono::milliseconds longest);
+  // On the loop's thread, as the members below.
+  void go_on();
+  void list();
+  void watch();
+  Result<void> take_list(const Result<ApiReply>& reply);
+  Result<void> watch_ended(const Result<ApiReply>& reply);
+  void after(const Result<void>& done, bool heard);
+  std::chrono::milliseconds jittered(std::chrono::milliseconds longest);
 
-  ApiServer server_;
+  LoopThread& loop_;
   const Watched watched_;
   const Listener listener_;
   const Pace pace_;
-  std::string version_;         // of the last list or event; empty: list first
-  bool latest_wanted_ = false;  // the list must be the latest, not just one not older than version_
+  std::optional<ApiClient> server_;
+  std::optional<Timer> next_;        // the next list or watch
+  std::optional<PodEvents> events_;  // of the watch that is under way
+  std::string version_;              // of the last list or event; empty: list first
+  bool latest_wanted_ = false;       // the list must be the latest, not just one not older than version_
+  std::chrono::milliseconds pause_;  // the next one
+  bool complained_ = false;
   std::minstd_rand random_;
   std::atomic<int> lists_{0};
-  Mutex mutex_;
-  Condition stopped_;
-  bool stop_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last
 };
 
 }  // namespace nvshare::kubernetes

@@ -21,7 +21,7 @@ PodLimitController::PodLimitController(const Options& options)
       heard_(!watches_),
       allocations_known_(options.kubelet_dir.empty()),
       publisher_(loop_, options.runtime_dir) {
-  if (watches_) recorder_.emplace(options.api_server, options.node, options.event_pace);
+  if (watches_) recorder_.emplace(loop_, options.api_server, options.node, options.event_pace);
   {
     Lock lock(mutex_);
     if (!options.record_dir.empty()) restore(options.record_dir);
@@ -32,7 +32,7 @@ PodLimitController::PodLimitController(const Options& options)
   }
   if (!watches_) return;
   watch_.emplace(
-      options.api_server, ObjectWatch::pods_of(options.node),
+      loop_, options.api_server, ObjectWatch::pods_of(options.node),
       ObjectWatch::Listener{[this](const std::vector<std::string>& pods) { listed(pods); },
                             {[this](const std::string& pod) { changed(pod); }, [this](const std::string& pod) { deleted(pod); }}},
       options.pace);
@@ -129,7 +129,7 @@ void PodLimitController::noticed(const std::vector<protocol::admin::PodNotice>& 
   }
 }
 
-// ---- from the API server; on the watch's thread ----
+// ---- from the API server; on the loop's thread ----
 
 std::optional<WatchedPod> PodLimitController::read(const std::string& pod) const {
   Result<WatchedPod> read = read_pod(pod, resources_);

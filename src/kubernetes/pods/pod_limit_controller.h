@@ -73,7 +73,7 @@ class PodLimitController {
   bool heard_ GUARDED_BY(mutex_) = false;              // the API server has listed its pods, or is not asked
   bool allocations_known_ GUARDED_BY(mutex_) = false;  // and so are the kubelet's
   // In this order: a part that calls ends before the one that it calls.
-  LoopThread loop_;  // the publisher's and the checkpoint's
+  LoopThread loop_;  // of all but the store
   std::optional<EventRecorder> recorder_;
   LimitPublisher publisher_;
   StateStore store_;

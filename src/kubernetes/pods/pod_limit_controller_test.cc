@@ -518,12 +518,12 @@ TEST_F(PodLimitControllerTest, AStrangersCertificateIsNotBelieved) {
   ApiServerAddress address = stranger.address();
   address.service_account = folder_;  // another CA
   ApiServer client(address);
-  auto reply = client.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1", "application/json", {});
+  auto reply = client.send(ApiRequest::get("/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1"), {});
   ASSERT_FALSE(reply);
   EXPECT_NE(std::string(reply.error().text).find("certificate"), std::string::npos) << reply.error().text;
   address.service_account = folder_ + "/nowhere";
   ApiServer without(address);
-  EXPECT_FALSE(without.get("/api/v1/pods", "application/json", {}));
+  EXPECT_FALSE(without.send(ApiRequest::get("/api/v1/pods"), {}));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace nvshare::kubernetes::dra {
 namespace {
 
 // A call of the kubelet has 45 s, for all claims of a pod.
-constexpr ApiServer::Patience kReadPatience{8'000, 8'000};
+constexpr ApiPatience kReadPatience{8'000, 8'000};
 constexpr size_t kFreeMax = 4;
 
 }  // namespace
@@ -44,7 +44,7 @@ void ClaimReader::interrupt() {
 Result<std::string> ClaimReader::read(const ClaimName& name) {
   std::unique_ptr<ApiServer> server = take();
   if (server == nullptr) return error_format("this driver ends");
-  Result<ApiServer::Reply> reply = server->get(claim_path(name), "application/json", kReadPatience);
+  Result<ApiReply> reply = server->send(ApiRequest::get(claim_path(name)), kReadPatience);
   put_back(std::move(server));
   if (!reply) return reply.error();
   if (reply->status == 404) return error_format("the API server has no such claim");

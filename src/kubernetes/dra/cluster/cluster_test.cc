@@ -40,7 +40,7 @@ class DraClusterTest : public testing::Test {
     ObjectWatch::Pace pace;
     pace.first_pause = milliseconds(1);
     pace.longest_pause = milliseconds(20);
-    store_ = std::make_unique<SliceController>(SliceController::Options{cluster_->address(), kTestNode, pace}, devices);
+    store_ = std::make_unique<SliceController>(loop_, SliceController::Options{cluster_->address(), kTestNode, pace}, devices);
   }
   // Without a limit of its own: the test's timeout ends what never comes.
   static void wait_until(const std::function<bool()>& condition) {
@@ -52,6 +52,7 @@ class DraClusterTest : public testing::Test {
 
   std::string folder_;
   std::unique_ptr<TestCluster> cluster_;
+  LoopThread loop_;
   std::unique_ptr<SliceController> store_;
 };
 
@@ -168,7 +169,8 @@ Claim prepared_claim(int number) {
 }
 
 TEST_F(DraClusterTest, StatusIsWrittenWhenTheServerTakesIt) {
-  StatusWriter writer(cluster_->address(), kTestNode, {milliseconds(1), milliseconds(4), 5});
+  LoopThread loop;
+  StatusWriter writer(loop, cluster_->address(), kTestNode, {milliseconds(1), milliseconds(4), 5});
   for (int number = 1; number <= 3; ++number) cluster_->put_claim(test_claim(number, {{}}));
   const auto devices_of = [&](int number) { return cluster_->claim("team", "claim-" + std::to_string(number))["status"]["devices"]; };
   cluster_->refuse("PATCH", "/claim-1/status", 503, 2);

@@ -11,7 +11,7 @@
 namespace nvshare::kubernetes::dra {
 namespace {
 
-constexpr ApiServer::Patience kStatusPatience{10'000, 10'000};
+constexpr ApiPatience kStatusPatience{10'000, 10'000};
 
 // Rights may be given, a busy server calms down; another claim of this name, or one that is gone, stays so.
 bool may_pass(int status) { return status == 401 || status == 403 || status == 429 || status >= 500; }
@@ -38,32 +38,53 @@ Json status_of(const Claim& claim, const std::string& pool, const std::string& n
           {"status", {{"devices", std::move(devices)}}}};
 }
 
-StatusWriter::StatusWriter(ApiServerAddress address, std::string pool, Pace pace)
-    : server_(std::move(address)), pool_(std::move(pool)), pace_(pace), thread_([this] { run(); }) {}
+StatusWriter::StatusWriter(LoopThread& loop, ApiServerAddress address, std::string pool, Pace pace)
+    : loop_(loop), pool_(std::move(pool)), pace_(pace) {
+  loop_.call([&] {
+    server_.emplace(loop_.loop(), std::move(address));
+    next_due_.emplace(loop_.loop(), [this] { send_next(); });
+  });
+}
 
 StatusWriter::~StatusWriter() {
-  {
-    Lock lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_one();
-  server_.interrupt();
-  thread_.join();
+  loop_.call([this] {
+    server_.reset();
+    next_due_.reset();
+  });
 }
 
 void StatusWriter::prepared(const Claim& claim) {
-  {
-    Lock lock(mutex_);
-    std::erase_if(waiting_, [&](const Waiting& one) { return one.claim.uid == claim.uid; });
-    if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
-    waiting_.push_back({claim, Clock::now(), pace_.first_pause, 0});
-  }
-  changed_.notify_one();
+  loop_.post([this, one = Waiting{claim, Clock::now(), pace_.first_pause, 0}] { add(one); });
 }
 
-Result<void> StatusWriter::write(const Claim& claim) {
+void StatusWriter::add(Waiting one) {
+  std::erase_if(waiting_, [&](const Waiting& other) { return other.claim.uid == one.claim.uid; });
+  if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
+  waiting_.push_back(std::move(one));
+  send_next();
+}
+
+// The one that is due, or when one is.
+void StatusWriter::send_next() {
+  const auto next = std::min_element(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
+  if (sent_ || next == waiting_.end()) return;
+  if (next->due > Clock::now()) return next_due_->arm(nanoseconds_of(next->due));
+  sent_ = std::move(*next);
+  waiting_.erase(next);
+  const Claim& claim = sent_->claim;
   const std::string path = claim_path({claim.name_space, claim.name, claim.uid}) + "/status?fieldManager=" + kDriverName + "&force=true";
-  Result<ApiServer::Reply> reply = server_.apply(path, status_of(claim, pool_, api_time_now()).dump(), kStatusPatience);
+  server_->send(ApiRequest::apply(path, status_of(claim, pool_, api_time_now()).dump()), kStatusPatience,
+                [this](const Result<ApiReply>& reply) {
+                  Waiting one = std::move(*sent_);
+                  sent_.reset();
+                  const Result<void> done = outcome_of(one.claim, reply);
+                  after(std::move(one), done);
+                  send_next();
+                });
+}
+
+// An error: it may be taken later.
+Result<void> StatusWriter::outcome_of(const Claim& claim, const Result<ApiReply>& reply) {
   if (!reply) return reply.error();
   if (reply->status < 300) return {};
   Error error = error_format("the API server answers %d: %.150s", reply->status, reply->body.c_str());
@@ -79,34 +100,12 @@ void StatusWriter::after(Waiting one, const Result<void>& done) {
                  done.error().text);
     return;
   }
-  Lock lock(mutex_);
   const bool is_newer =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& other) { return other.claim.uid == one.claim.uid; });
   if (is_newer || waiting_.size() >= kWaitingMax) return;
   one.due = Clock::now() + one.pause;
   one.pause = std::min(one.pause * 2, pace_.longest_pause);
   waiting_.push_front(std::move(one));
-}
-
-void StatusWriter::run() {
-  Lock lock(mutex_);
-  while (!stop_) {
-    const auto next = std::min_element(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
-    if (next == waiting_.end()) {
-      changed_.wait(mutex_);
-      continue;
-    }
-    if (next->due > Clock::now()) {
-      changed_.wait_until(mutex_, nanoseconds_of(next->due));
-      continue;
-    }
-    Waiting one = std::move(*next);
-    waiting_.erase(next);
-    lock.unlock();
-    const Result<void> done = write(one.claim);
-    after(std::move(one), done);
-    lock.lock();
-  }
 }
 
 }  // namespace nvshare::kubernetes::dra

@@ -1,15 +1,15 @@
-// Writes what became of a claim's devices into its status.devices, for people and controllers: a thread of its own, so that no claim waits
+// Writes what became of a claim's devices into its status.devices, for people and controllers, on a loop, so that no claim waits
 // for it or fails with it. What cannot be written is tried again a few times and then only logged.
 #pragma once
 
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <string>
-#include <thread>
 
-#include "base/mutex.h"
 #include "kubernetes/dra/claim.h"
-#include "kubernetes/pods/api_server.h"
+#include "kubernetes/pods/api_client.h"
+#include "loop/loop_thread.h"
 
 namespace nvshare::kubernetes::dra {
 
@@ -25,7 +25,7 @@ class StatusWriter {
   };
   static constexpr size_t kWaitingMax = 256;
 
-  StatusWriter(ApiServerAddress address, std::string pool, Pace pace);
+  StatusWriter(LoopThread& loop, ApiServerAddress address, std::string pool, Pace pace);
   ~StatusWriter();
   StatusWriter(const StatusWriter&) = delete;
   StatusWriter& operator=(const StatusWriter&) = delete;
@@ -40,18 +40,19 @@ class StatusWriter {
     std::chrono::milliseconds pause;
     int tries = 0;
   };
-  void run();
-  Result<void> write(const Claim& claim);
+  // On the loop's thread, as the members below.
+  void add(Waiting one);
+  void send_next();
+  static Result<void> outcome_of(const Claim& claim, const Result<ApiReply>& reply);
   void after(Waiting one, const Result<void>& done);
 
-  ApiServer server_;
+  LoopThread& loop_;
   const std::string pool_;
   const Pace pace_;
-  Mutex mutex_;
-  Condition changed_;
-  std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
-  bool stop_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last
+  std::optional<ApiClient> server_;
+  std::deque<Waiting> waiting_;
+  std::optional<Waiting> sent_;  // not answered yet
+  std::optional<Timer> next_due_;
 };
 
 }  // namespace nvshare::kubernetes::dra

@@ -34,8 +34,8 @@ DraNode::DraNode(Options options)
     : options_(std::move(options)),
       gpus_(options_.gpus),
       reader_(options_.api_server),
-      status_(options_.api_server, options_.settings.node_name, StatusWriter::Pace{}),
-      recorder_(options_.api_server, options_.settings.node_name, options_.event_pace) {}
+      status_(loop_, options_.api_server, options_.settings.node_name, StatusWriter::Pace{}),
+      recorder_(loop_, options_.api_server, options_.settings.node_name, options_.event_pace) {}
 
 Result<std::unique_ptr<DraNode>> DraNode::open(Options options) {
   std::unique_ptr<DraNode> node(new DraNode(std::move(options)));
@@ -63,7 +63,8 @@ Result<void> DraNode::begin() {
   if (!opened) return opened.error();
   driver_ = std::move(*opened);
   watch_pods();
-  slices_ = std::make_unique<SliceController>(SliceController::Options{options_.api_server, settings.node_name, options_.pace}, models);
+  slices_ =
+      std::make_unique<SliceController>(loop_, SliceController::Options{options_.api_server, settings.node_name, options_.pace}, models);
   auto server = DraServer::serve({registration_socket_of(settings), service_socket_of(settings)}, *driver_);
   if (!server) return server.error();
   server_ = std::move(*server);
@@ -96,7 +97,7 @@ void DraNode::watch_pods() {
   const auto deleted = [this](const std::string& text) {
     if (const auto pod = read(text)) driver_->pod_deleted(pod->uid);
   };
-  pods_ = std::make_unique<ObjectWatch>(options_.api_server, ObjectWatch::pods_of(options_.settings.node_name),
+  pods_ = std::make_unique<ObjectWatch>(pods_loop_, options_.api_server, ObjectWatch::pods_of(options_.settings.node_name),
                                         ObjectWatch::Listener{listed, {changed, deleted}}, options_.pace);
 }
 

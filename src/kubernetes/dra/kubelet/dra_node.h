@@ -56,7 +56,8 @@ class DraNode {
   std::vector<DeviceFacts> gpus_ GUARDED_BY(mutex_);
   ClaimReader reader_;
   // In this order: a part that calls ends before the one that it calls.
-  LoopThread loop_;  // none of its steps takes the claim driver's mutex
+  LoopThread loop_;       // none of its steps takes the claim driver's mutex
+  LoopThread pods_loop_;  // of the watch of pods, whose steps take it, and so may wait as long as a claim does
   StatusWriter status_;
   EventRecorder recorder_;
   std::unique_ptr<ClaimDriver> driver_;
