@@ -16,8 +16,8 @@ GpuView view_of_tenant(const State& state, GpuId gpu, TenantId tenant, Instant n
 std::vector<GpuView> view_of_tenants(const State& state, Instant now);
 std::optional<GpuView> view_of_tenants(const State& state, GpuId gpu, Instant now);
 std::optional<GpuView> view_of_gpu(const State& state, GpuId gpu);
-// The clients of a GPU in the order of their numbers: the first `most`, of those behind `after` if that is given.
-std::vector<ClientView> view_of_clients(const State& state, GpuId gpu, std::optional<ClientId> after, size_t most, Instant now);
+// Adds clients of a GPU to the list, in the order of their numbers: at most so many, behind the last that it has.
+void view_clients(const State& state, GpuId gpu, size_t most, Instant now, std::vector<ClientView>& clients);
 
 // As swap_demands(), of one GPU; false: all of them are 0.
 std::vector<SwapDemand> swap_demands(const State& state, GpuId gpu);

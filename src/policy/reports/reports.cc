@@ -213,10 +213,10 @@ static std::string host_sentence(const State& state, const Gpu& gpu, const Clien
 }
 
 std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& client) {
-  const std::string wants = mib(need(client));
+  const auto wants = [&] { return mib(need(client)); };  // most clients wait for nothing
   if (client.holds_lock()) {
     if (client.growth) return mib(client.growth->wanted) + " more GPU memory";
-    if (client.state == ClientState::kLoading && client.budget.bytes < need(client)) return "neighbours to move out, of its " + wants;
+    if (client.state == ClientState::kLoading && client.budget.bytes < need(client)) return "neighbours to move out, of its " + wants();
     return {};
   }
   if (client.wait.while_suspended) return "its tenant to be resumed: it was paused";
@@ -226,20 +226,20 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
     case WaitReason::kQueue:
       return "its place in the queue";
     case WaitReason::kTurn:
-      return "a neighbour's turn to end: it needs " + wants;
+      return "a neighbour's turn to end: it needs " + wants();
     case WaitReason::kDrain:
-      return "a neighbour's work to drain: it needs " + wants;
+      return "a neighbour's work to drain: it needs " + wants();
     case WaitReason::kDeparted:
-      return "the memory of a dead client to be freed: it needs " + wants;
+      return "the memory of a dead client to be freed: it needs " + wants();
     case WaitReason::kEviction:
       return "its own memory to finish moving out";
     case WaitReason::kHostMemory:
       return host_sentence(state, gpu, client);
     case WaitReason::kNeverFits:
-      return "memory that this GPU does not have: it needs " + wants + ", at most " + mib(ceiling(state.config, gpu, client)) +
+      return "memory that this GPU does not have: it needs " + wants() + ", at most " + mib(ceiling(state.config, gpu, client)) +
              " are possible now";
     case WaitReason::kStuck:
-      return "memory that its neighbours cannot give up at present: it needs " + wants;
+      return "memory that its neighbours cannot give up at present: it needs " + wants();
     case WaitReason::kCrowding:
       return "an older client that would not fit beside its context";
     case WaitReason::kGang:

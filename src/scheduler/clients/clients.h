@@ -90,7 +90,9 @@ class Clients {
     elsewhere_ -= client->elsewhere;
     if (client->pid != 0) of_processes_.erase({client->pid, client->gpu});
     all_.erase(id);
+    ++left_;
   }
+  uint64_t left() const { return left_; }  // so far
 
   // Null: there is none.
   RegisteredClient* find(policy::ClientId id) { return all_.find(id); }
@@ -110,6 +112,7 @@ class Clients {
   HashedMap<policy::ClientId, RegisteredClient> all_;
   std::map<std::pair<pid_t, policy::GpuId>, policy::ClientId> of_processes_;
   int64_t elsewhere_ = 0;
+  uint64_t left_ = 0;
 };
 
 }  // namespace nvshare::scheduler

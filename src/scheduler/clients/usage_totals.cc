@@ -103,6 +103,7 @@ void UsageTotals::forget_gpu(policy::GpuId gpu) {
 
 std::vector<std::pair<policy::TenantId, UsageReport>> UsageTotals::of_tenants(const policy::GpuView& gpu, const std::string& uuid) const {
   std::vector<std::pair<policy::TenantId, UsageReport>> all;
+  all.reserve(gpu.clients.size());
   for (auto at = shares_.lower_bound({gpu.gpu, 0}); at != shares_.end() && at->first.first == gpu.gpu; ++at) {
     const Share& share = at->second;
     const policy::TenantView* account = account_of(at->first.second, gpu);

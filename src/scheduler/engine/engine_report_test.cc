@@ -1,4 +1,6 @@
 // Reports that are made in parts, while clients go on.
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 
@@ -30,6 +32,26 @@ TEST_F(EngineTest, AReportInPartsIsTheSameAsOneAtOnceWhenNothingHappens) {
   EXPECT_EQ(report.gpus.at(0).usage.grants, 1u);
   ASSERT_EQ(report.tenants.size(), kClients);
   for (const auto& tenant : report.tenants) EXPECT_EQ(tenant.usage.size(), 1u);
+}
+
+// What is looked up for many clients together, and for each by itself.
+TEST_F(EngineTest, AProcessIsToldOfItsClientsWhatTheAdministratorIs) {
+  settings_.policy.overhead_default = kMiB;
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), static_cast<int64_t>(id) * kMiB, 0);
+  for (const ConnectionId id : {ConnectionId{7}, ConnectionId{60}}) send(id, protocol::ReqLock{1});
+  now_ += 1'000'000;
+  protocol::admin::StatusReport all = status_of(engine().parts(), now_), own;
+  ASSERT_EQ(all.clients.size(), kClients);
+  for (const auto& client : all.clients) {
+    protocol::admin::StatusReport told = own_report(engine().parts(), getpid(), {client.tenant}, now_);
+    ASSERT_EQ(told.clients.size(), 1u);
+    told.clients[0].pid = client.pid;
+    told.clients[0].waiting_for = client.waiting_for;
+    own.clients.push_back(told.clients[0]);
+  }
+  protocol::admin::StatusReport clients;
+  clients.clients = all.clients;
+  EXPECT_EQ(protocol::admin::encode(clients), protocol::admin::encode(own));
 }
 
 TEST_F(EngineTest, WhoWaitsForATurnIsToldWhoHasTheGpu) {

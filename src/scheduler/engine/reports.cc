@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <map>
 #include <optional>
+#include <span>
 
+#include "base/fetch_ahead.h"
 #include "policy/parts.h"
 
 namespace nvshare::scheduler {
@@ -18,8 +21,8 @@ namespace {
 
 // Of one part, some 0.1 ms each.
 constexpr size_t kClientsAtOnce = 50;
-constexpr size_t kTenantsAtOnce = 150;
-constexpr size_t kLimitsAtOnce = 200;
+constexpr size_t kTenantsAtOnce = 100;
+constexpr size_t kLimitsAtOnce = 100;
 
 const char* name_of(protocol::Backend backend) {
   switch (backend) {
@@ -119,9 +122,32 @@ void add_usage(const EngineParts& engine, const policy::GpuView& gpu, const Repo
   }
 }
 
-void report_of(const EngineParts& engine, const policy::ClientView& view, const std::string& gpu, policy::Instant now,
-               admin::ClientReport& out) {
-  const RegisteredClient& client = engine.clients.at(view.client);
+// What the scheduler's own books have of a client.
+struct Known {
+  const RegisteredClient* client;
+  MemoryLedger::ClientView limits;
+  HostBudget::ClientView host;
+};
+
+Known known_of(const EngineParts& engine, const policy::ClientView& view) {
+  return {&engine.clients.at(view.client), engine.ledger.view_of(view.client), engine.host.view(view.client)};
+}
+
+// Of the clients of a part, looked up together: each look-up waits for memory, and does not wait for the others'.
+using KnownOfPart = std::array<Known, kClientsAtOnce>;
+KnownOfPart known_of(const EngineParts& engine, std::span<const policy::ClientView> views) {
+  KnownOfPart all;
+  for (size_t i = 0; i < views.size(); ++i) {
+    all[i].client = &engine.clients.at(views[i].client);
+    fetch_lines_of(*all[i].client);
+  }
+  for (size_t i = 0; i < views.size(); ++i) all[i].limits = engine.ledger.view_of(views[i].client);
+  for (size_t i = 0; i < views.size(); ++i) all[i].host = engine.host.view(views[i].client);
+  return all;
+}
+
+void report_of(const policy::ClientView& view, const Known& known, const std::string& gpu, policy::Instant now, admin::ClientReport& out) {
+  const RegisteredClient& client = *known.client;
   out.id = view.client;
   out.pid = client.pid;
   out.program = client.program;
@@ -140,14 +166,13 @@ void report_of(const EngineParts& engine, const policy::ClientView& view, const 
   out.keeps_memory = client.keeps_memory;
   out.overhead = view.overhead;
   out.budget = view.budget;
-  const MemoryLedger::ClientView limits = engine.ledger.view_of(view.client);
-  out.gpu_memory_limit = limits.limit;
-  out.charged = limits.charged;
-  out.lease = std::min(limits.lease, MemoryLedger::kUnlimited);
+  out.gpu_memory_limit = known.limits.limit;
+  out.charged = known.limits.charged;
+  out.lease = std::min(known.limits.lease, MemoryLedger::kUnlimited);
   out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
   out.drainable = view.drainable;
   out.gang_gpus = view.gang_gpus;
-  engine.host.report(view.client, &out);
+  report_of(known.host, &out);
   out.turns = view.turns;
   out.drops = view.drops;
   out.unanswered = view.unanswered_drops;
@@ -196,13 +221,13 @@ void add_bypasses(const EngineParts& engine, admin::StatusReport* report, policy
 
 ReportsOfTenants::ReportsOfTenants(std::vector<admin::TenantReport>& tenants) {
   by_id_.reserve(tenants.size());
-  for (admin::TenantReport& tenant : tenants) by_id_.push_back(&tenant);
-  std::ranges::sort(by_id_, {}, &admin::TenantReport::id);
+  for (admin::TenantReport& tenant : tenants) by_id_.push_back({tenant.id, &tenant});
+  std::ranges::sort(by_id_, {}, &Place::id);
 }
 
 admin::TenantReport* ReportsOfTenants::find(policy::TenantId id) const {
-  const auto at = std::ranges::lower_bound(by_id_, id, {}, &admin::TenantReport::id);
-  return at == by_id_.end() || (*at)->id != id ? nullptr : *at;
+  const auto at = std::ranges::lower_bound(by_id_, id, {}, &Place::id);
+  return at == by_id_.end() || at->id != id ? nullptr : at->report;
 }
 
 ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now) : engine_(engine) {
@@ -219,7 +244,7 @@ ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now) : e
     if (!engine.gpus[id].is_there()) continue;
     std::optional<policy::GpuView> view = policy::view_of_gpu(engine.steps.state(), id);
     report_.gpus.push_back(report_of(engine.gpus[id], view ? &*view : nullptr));
-    if (view) gpus_.push_back({report_.gpus.size() - 1, std::move(*view), OfGpu::Use::kOfGpu});
+    if (view) gpus_.push_back({report_.gpus.size() - 1, std::move(*view), OfGpu::Use::kOfGpu, engine.clients.left()});
   }
 }
 
@@ -252,15 +277,15 @@ bool ReportInParts::is_still_there(const OfGpu& gpu) const { return engine_.gpus
 
 void ReportInParts::add_clients(policy::Instant now) {
   policy::GpuView& view = gpus_[at_].view;
-  admin::GpuReport& gpu = report_.gpus[gpus_[at_].index];
-  const std::optional after = view.clients.empty() ? std::nullopt : std::optional(view.clients.back().client);
-  std::vector<policy::ClientView> clients;
-  if (is_still_there(gpus_[at_])) clients = policy::view_of_clients(engine_.steps.state(), view.gpu, after, kClientsAtOnce, now);
-  for (policy::ClientView& client : clients) {
+  const std::string& gpu = report_.gpus[gpus_[at_].index].uuid;
+  const size_t before = view.clients.size();
+  if (is_still_there(gpus_[at_])) policy::view_clients(engine_.steps.state(), view.gpu, kClientsAtOnce, now, view.clients);
+  const std::span<const policy::ClientView> clients = std::span(view.clients).subspan(before);
+  const KnownOfPart known = known_of(engine_, clients);
+  for (size_t i = 0; i < clients.size(); ++i) {
     admin::ClientReport& report = report_.clients.emplace_back();
-    report_of(engine_, client, gpu.uuid, now, report);
-    report.waiting_for = waiting_sentence(engine_, client, now);
-    view.clients.push_back(std::move(client));
+    report_of(clients[i], known[i], gpu, now, report);
+    report.waiting_for = waiting_sentence(engine_, clients[i], now);
   }
   if (clients.size() < kClientsAtOnce) ++at_;
 }
@@ -268,11 +293,17 @@ void ReportInParts::add_clients(policy::Instant now) {
 void ReportInParts::add_tenants() {
   const std::map<std::string, Tenant>& all = engine_.tenants.all();
   auto at = any_tenant_ ? all.upper_bound(tenant_) : all.begin();
-  for (size_t count = 0; at != all.end() && count < kTenantsAtOnce; ++at, ++count) {
-    report_of(at->second, report_.tenants.emplace_back());
-    tenant_ = at->first;
+  std::vector<const Tenant*> some;
+  some.reserve(kTenantsAtOnce);
+  for (; at != all.end() && some.size() < kTenantsAtOnce; ++at) {
+    fetch_lines_of(at->second);
+    some.push_back(&at->second);
+  }
+  if (!some.empty()) {
+    tenant_ = std::prev(at)->first;
     any_tenant_ = true;
   }
+  for (const Tenant* tenant : some) report_of(*tenant, report_.tenants.emplace_back());
   if (at != all.end()) return;
   of_tenants_ = ReportsOfTenants(report_.tenants);
   next_ = Next::kUse;
@@ -308,16 +339,17 @@ void ReportInParts::add_use(policy::Instant now) {
 }
 
 void ReportInParts::forget_those_that_left(OfGpu& gpu) const {
+  if (std::exchange(gpu.left, engine_.clients.left()) == engine_.clients.left()) return;
   std::erase_if(gpu.view.clients, [&](const policy::ClientView& client) { return engine_.clients.find(client.client) == nullptr; });
 }
 
 void ReportInParts::add_some_limits() {
-  const std::vector<MemoryLedger::View> views = engine_.ledger.view_after(limits_of_, kLimitsAtOnce);
-  add_limits(engine_, views, of_tenants_);
-  if (views.size() < kLimitsAtOnce) {
+  engine_.ledger.view_after(limits_of_, kLimitsAtOnce, limits_);
+  add_limits(engine_, limits_, of_tenants_);
+  if (limits_.size() < kLimitsAtOnce) {
     next_ = Next::kRest;
   } else {
-    limits_of_ = {views.back().tenant, views.back().gpu};
+    limits_of_ = {limits_.back().tenant, limits_.back().gpu};
   }
 }
 
@@ -360,7 +392,7 @@ admin::StatusReport own_report(const EngineParts& engine, pid_t viewer, const st
     out.compute_mode = "unlimited";
     for (const policy::ClientView& client : view.clients) {
       admin::ClientReport& said = report.clients.emplace_back();
-      report_of(engine, client, out.uuid, now, said);
+      report_of(client, known_of(engine, client), out.uuid, now, said);
       said.pid = pid_as_seen_by(viewer, engine.clients.at(client.client).pid);
       // In the policy's words, which know no names.
       said.waiting_for = client.waiting_for;

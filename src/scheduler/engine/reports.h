@@ -23,7 +23,11 @@ class ReportsOfTenants {
   protocol::admin::TenantReport* find(policy::TenantId id) const;  // null: it is not in the report
 
  private:
-  std::vector<protocol::admin::TenantReport*> by_id_;  // in order
+  struct Place {
+    policy::TenantId id;  // here, so that a search stays in one place of memory
+    protocol::admin::TenantReport* report;
+  };
+  std::vector<Place> by_id_;  // in order
 };
 
 // All that there is. With thousands of clients it is made in parts, so that clients are served in between. Each part is as things stand at
@@ -44,6 +48,7 @@ class ReportInParts {
     size_t index;           // in report_.gpus
     policy::GpuView view;   // its tenants are looked at last
     Use use = Use::kOfGpu;  // what of it is next
+    uint64_t left;          // Clients::left() by which its view has none that left
   };
 
   void add_clients(policy::Instant now);
@@ -62,6 +67,7 @@ class ReportInParts {
   bool any_tenant_ = false;
   ReportsOfTenants of_tenants_;                             // in report_; once all are there
   std::pair<policy::TenantId, policy::GpuId> limits_of_{};  // the last that are in the report; none has these numbers
+  std::vector<MemoryLedger::View> limits_;                  // of the latest part
 };
 
 // The same at once: for tests, and the simulation.

@@ -264,8 +264,7 @@ void HostLender::report(admin::StatusReport* report) const {
   report->host_memory_bound = describe(view.bound);
 }
 
-void HostLender::report(policy::ClientId client, admin::ClientHostReport* report) const {
-  const HostBudget::ClientView view = budget_.view(client);
+void report_of(const HostBudget::ClientView& view, admin::ClientHostReport* report) {
   report->host_memory_process = view.lent_process;
   report->host_memory_scheduler = view.lent_scheduler;
   if (!view.urgent || view.missing <= 0) return;

@@ -103,7 +103,7 @@ class HostLender {
   // Those of clients that have left and may still have memory.
   std::set<policy::GpuId> gpus_of_holders() const;
   void report(protocol::admin::StatusReport* report) const;
-  void report(policy::ClientId client, protocol::admin::ClientHostReport* report) const;
+  HostBudget::ClientView view(policy::ClientId client) const { return budget_.view(client); }
 
  private:
   // A process that may still have memory of a client that has left.
@@ -132,6 +132,8 @@ class HostLender {
   int64_t used_then_ = 0;    // by swapped memory, when the host was last looked at
   int64_t moved_since_ = 0;  // bytes that note_moved() told of since
 };
+
+void report_of(const HostBudget::ClientView& view, protocol::admin::ClientHostReport* report);
 
 // The kernel's word for HostLender::Options::memory_of.
 std::pair<int64_t, int64_t> host_memory_by_proc(pid_t pid);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fetch_ahead.h"
+
 namespace nvshare::scheduler {
 namespace {
 
@@ -384,11 +386,15 @@ std::vector<MemoryLedger::View> MemoryLedger::view() const {
   return views;
 }
 
-std::vector<MemoryLedger::View> MemoryLedger::view_after(const Key& after, size_t most) const {
-  std::vector<View> views;
-  for (auto at = accounts_.upper_bound(after); at != accounts_.end() && views.size() < most; ++at)
-    views.push_back(view_of(at->first, at->second));
-  return views;
+void MemoryLedger::view_after(const Key& after, size_t most, std::vector<View>& views) const {
+  std::vector<std::map<Key, Account>::const_iterator> some;
+  some.reserve(most);
+  for (auto at = accounts_.upper_bound(after); at != accounts_.end() && some.size() < most; ++at) {
+    some.push_back(at);
+    if (!at->second.lessees.empty()) fetch_lines_of(*at->second.lessees.begin());
+  }
+  views.clear();
+  for (const auto at : some) views.push_back(view_of(at->first, at->second));
 }
 
 std::optional<MemoryLedger::View> MemoryLedger::view_of(TenantId tenant, GpuId gpu) const {

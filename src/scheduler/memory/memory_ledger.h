@@ -99,8 +99,8 @@ class MemoryLedger {
     bool over() const { return limit > 0 && charged > limit; }
   };
   std::vector<View> view() const;
-  // In the same order, from the one behind that tenant's on that GPU on.
-  std::vector<View> view_after(const std::pair<TenantId, GpuId>& after, size_t most) const;
+  // In the same order, from the one behind that tenant's on that GPU on; instead of what is in `views`.
+  void view_after(const std::pair<TenantId, GpuId>& after, size_t most, std::vector<View>& views) const;
   std::optional<View> view_of(TenantId tenant, GpuId gpu) const;  // nullopt: it has no client there
   bool knows(ClientId client) const { return places_.contains(client); }
   // Of a client; all 0: it is not known.

@@ -210,9 +210,9 @@ TEST_F(MemoryLedgerTest, AViewInPartsHasEveryAccountOnceAndATenantsGpusAreItsOwn
   }
   const std::vector<MemoryLedger::View> whole = ledger_.view();
   ASSERT_EQ(whole.size(), 8u);
-  std::vector<MemoryLedger::View> parts;
+  std::vector<MemoryLedger::View> parts, part;
   for (std::pair<MemoryLedger::TenantId, MemoryLedger::GpuId> after{};;) {
-    const std::vector<MemoryLedger::View> part = ledger_.view_after(after, 3);
+    ledger_.view_after(after, 3, part);
     parts.insert(parts.end(), part.begin(), part.end());
     if (part.size() < 3) break;
     after = {part.back().tenant, part.back().gpu};

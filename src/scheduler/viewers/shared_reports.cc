@@ -1,5 +1,6 @@
 #include "scheduler/viewers/shared_reports.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -10,6 +11,7 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kTimeOfOthers = 4;  // for one of a report's parts
+constexpr int64_t kTurnNs = 50'000;   // but so long it goes on: many parts are short, and each turn costs as much as some
 
 SharedReport::Text text_of(const protocol::admin::StatusReport& report, uint64_t since) {
   namespace admin = protocol::admin;
@@ -57,7 +59,7 @@ void SharedReports::begin() {
 
 void SharedReports::go_on(bool begins) {
   try {
-    const int64_t began = monotonic_ns(), until = began + (began - part_ended_at_) / kTimeOfOthers;
+    const int64_t began = monotonic_ns(), until = began + std::max((began - part_ended_at_) / kTimeOfOthers, kTurnNs);
     std::optional<protocol::admin::StatusReport> report = look_(begins);
     while (!report && monotonic_ns() < until) report = look_(false);
     part_ended_at_ = monotonic_ns();

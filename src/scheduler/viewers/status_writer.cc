@@ -93,6 +93,7 @@ void StatusWriter::written(const Texts& texts) {
     const uint64_t since = asker.wish.since;
     answer(std::move(asker), texts.at(since));
   }
+  reports_.note_what_is_written();
   begin();
 }
 
