@@ -2,6 +2,7 @@
 import pathlib
 import re
 
+BILLED = {"kItsPart": "time / tenants that run", "kAllOfIt": "time, in full"}  # SchedulingMode::Bills; the first is the default
 HEADER = pathlib.Path(__file__).resolve().parent.parent / "src/policy/modes.h"
 
 
@@ -15,8 +16,11 @@ def rows(text=None):
         name, summary = re.match(r'"([^"]+)"', row), re.search(r'\.summary =\s*((?:"[^"]*"\s*)+)', row)
         if not name or not summary:
             raise ValueError(f"{HEADER}: a row without a name or a summary: {row.strip()[:80]}")
-        in_full = "Bills::kAllOfIt" in row
-        found.append((name[1], "".join(re.findall(r'"([^"]*)"', summary[1])), "time, in full" if in_full else "time / tenants that run"))
+        bills = re.search(r"Bills::(\w+)", row)
+        bills = bills[1] if bills else next(iter(BILLED))
+        if bills not in BILLED:
+            raise ValueError(f"{HEADER}: {name[1]} bills {bills}, for which BILLED has no words")
+        found.append((name[1], "".join(re.findall(r'"([^"]*)"', summary[1])), BILLED[bills]))
     if not found:
         raise ValueError(f"{HEADER}: no scheduling modes found")
     return found
