@@ -117,10 +117,7 @@ void Checks::check_memory() {
     // What children keep of a program that has ended is any other's memory: without NVML nobody knows of it (docs/known-gaps.md), a new
     // scheduler from its first looks on.
     const Bytes resident = run_.resident_on(gpu) - run_.kept_on(gpu, run_.plan().nvml);
-    // Where NVML does not say whose memory it sees, what is others' is what the scheduler's clients have not told of: short by what moved
-    // out and is not told yet (docs/known-gaps.md). The reserve has room for that.
-    const Bytes reserve = run_.plan().blind == Plan::Blind::kNot ? run_.plan().policy.reserve_fixed : 0;
-    const Bytes most = run_.plan().gpu_bytes - reserve;
+    const Bytes most = run_.plan().gpu_bytes - run_.plan().policy.reserve_fixed;
     if (resident > most + unknown_[gpu])
       run_.world().fail(fmt::format("GPU {}: {} MiB are resident, {} may be", gpu, resident / kMiB, most / kMiB));
   }
@@ -153,10 +150,10 @@ void Checks::check_seen() {
     }
     const bool blind = run_.plan().blind != Plan::Blind::kNot;
     // Who NVML shows no processes has to reckon with at least as much in all, but for what clients have moved out and not told, as one that
-    // is stopped then (docs/known-gaps.md).
-    const bool too_little = gpu.foreign + gpu.departed < least + run_.kept_on(place) - kSeenApart;
-    const bool is_off = blind ? gpu.foreign + gpu.overhead + gpu.departed < least + run_.contexts_on(place) - kSeenApart - untold
-                              : gpu.foreign < least - kSeenApart || too_little || gpu.foreign > most + kSeenApart;
+    // is stopped then: so much counts as theirs.
+    const Bytes kept = least + run_.kept_on(place) - kSeenApart;
+    const bool is_off = blind ? gpu.foreign + gpu.overhead + gpu.departed < kept + run_.contexts_on(place) - untold
+                              : gpu.foreign < least - kSeenApart || gpu.foreign + gpu.departed < kept || gpu.foreign > most + kSeenApart;
     if (stays_off(foreign_[place], least + run_.resident_on(place) * (blind ? 1 : 0), is_off && !gpu.clients.empty())) {
       run_.world().fail(fmt::format("others have {} MiB of GPU {}, the policy reckons with {}", least / kMiB, place, gpu.foreign / kMiB));
     }

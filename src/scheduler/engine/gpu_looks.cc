@@ -47,10 +47,15 @@ void GpuLooks::sampled(policy::GpuId id, const GpuSample& sample, bool awaits_cl
 
 void GpuLooks::see_foreign(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
   KnownGpu& gpu = at_.gpus[id];
+  const bool sees_pids = at_.gpus.nvml_sees_pids();
   int64_t ours = at_.departures.used_by_watched(id, sample);
-  for (const auto& [client_id, client] : at_.clients.all())
-    ours += client.gpu == id ? used_by(client, sample, at_.gpus.nvml_sees_pids(), at_.settings.policy) : 0;
-  if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total)) {
+  uint64_t moves = 0;
+  for (const auto& [client_id, client] : at_.clients.all()) {
+    if (client.gpu != id) continue;
+    ours += used_by(client, sample, sees_pids, at_.settings.policy);
+    moves += client.moves + 1;
+  }
+  if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total, sees_pids ? std::nullopt : std::optional(moves))) {
     spdlog::debug("{}: {} MiB of other programs", gpu.uuid_text, *foreign >> 20);
     at_.policy.apply(policy::ForeignMemory{id, *foreign}, now);
   }

@@ -20,14 +20,27 @@ int64_t unexplained_memory(const GpuSample& sample) {
   return std::max<int64_t>(rest, 0);
 }
 
-std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold) {
+bool ForeignMemoryWatch::is_moving(int64_t used, std::optional<uint64_t> moves) {
+  const bool same = std::abs(std::exchange(previous_used_, used) - used) < kStep && std::exchange(previous_moves_, moves) == moves;
+  return moves && !same;
+}
+
+std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<uint64_t> moves) {
   bool steady = std::abs(sample.used_before - sample.used_after) <= kStep;
   if (!steady && ++unsteady_ <= kUnsteadyMax) return std::nullopt;
   unsteady_ = 0;
-  int64_t now = std::max<int64_t>(0, std::min(sample.used_before, sample.used_after) - ours - untold);
+  const int64_t used = std::min(sample.used_before, sample.used_after);
+  int64_t now = std::max<int64_t>(0, used - ours - untold);
   int64_t believed = previous_ ? std::min(now, *previous_) : 0;
   if (!previous_) believed = now;
   previous_ = now;
+  if (is_moving(used, moves) && believed < reported_) {
+    largest_ = std::max(largest_, now);
+    if (++moving_ <= kMovingMax) return std::nullopt;
+    believed = std::min(largest_, reported_);
+  }
+  moving_ = 0;
+  largest_ = 0;
   if (std::abs(believed - reported_) < kStep && (believed != 0 || reported_ == 0)) return std::nullopt;
   reported_ = believed;
   return reported_;

@@ -38,21 +38,30 @@ const ProcessMemory* find_process(const GpuSample& sample, int32_t pid);
 int64_t unexplained_memory(const GpuSample& sample);
 
 // Memory on one GPU that belongs to nobody we know. Jumpy figures become steady ones: what memory moved while it was looked at does not
-// count, more foreign memory counts when seen twice in a row, and changes under 16 MiB are none.
+// count, more foreign memory counts when seen twice in a row, and changes under 16 MiB are none. Where it is taken from what clients tell
+// instead of what NVML lists them with, less may mean that some of them moved memory out and have not told it yet: it counts when nothing
+// moves.
 class ForeignMemoryWatch {
  public:
   static constexpr int64_t kStep = 16LL << 20;
   static constexpr int kUnsteadyMax = 8;  // so many unsteady samples in a row, then their least is taken
+  static constexpr int kMovingMax = 8;    // so many that show less while memory moves, then the largest of them is taken
 
   // `ours`: what the clients use, by the same sample. `untold`: memory that the GPU has beyond what we were told to use; foreign memory
-  // lies there first. The new figure when it changed.
-  std::optional<int64_t> update(const GpuSample& sample, int64_t ours, int64_t untold);
+  // lies there first. `moves`: changes with what clients tell, where `ours` comes from that. The new figure when it changed.
+  std::optional<int64_t> update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<uint64_t> moves = {});
   int64_t bytes() const { return reported_; }
 
  private:
   std::optional<int64_t> previous_;
+  bool is_moving(int64_t used, std::optional<uint64_t> moves);
+
   int64_t reported_ = 0;
   int unsteady_ = 0;
+  int64_t previous_used_ = -1;
+  std::optional<uint64_t> previous_moves_;
+  int moving_ = 0;
+  int64_t largest_ = 0;  // of those that showed less while memory moved
 };
 
 // The memory that a client's process uses besides what it reported as resident: its context and modules. Known only when neither figure

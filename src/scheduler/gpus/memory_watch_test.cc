@@ -56,6 +56,33 @@ TEST(ForeignMemory, WhatMovesWhileLookedAtIsNotBelievedForAWhile) {
   EXPECT_EQ(figure, 3 * kGiB) << "the least, in the end";
 }
 
+// Where NVML does not list clients: what moved out and is not told yet would be taken off what others have.
+TEST(ForeignMemory, WhatClientsHaveNotToldIsNotTakenOffIt) {
+  ForeignMemoryWatch watch;
+  const auto look = [&](int64_t in_use, int64_t ours, uint64_t moves) { return watch.update(used(in_use, in_use), ours, 0, moves); };
+  EXPECT_EQ(look(8 * kGiB, 5 * kGiB, 1), 3 * kGiB);
+  EXPECT_EQ(look(7 * kGiB, 5 * kGiB, 1), std::nullopt) << "a client moves out";
+  EXPECT_EQ(look(6 * kGiB, 4 * kGiB, 2), std::nullopt) << "and has told a part of it";
+  EXPECT_EQ(look(6 * kGiB, 3 * kGiB, 3), std::nullopt) << "and the rest";
+  EXPECT_EQ(look(6 * kGiB, 3 * kGiB, 3), std::nullopt) << "unchanged";
+  EXPECT_EQ(look(5 * kGiB, 3 * kGiB, 3), std::nullopt) << "somebody gives a GiB back: who, is not known";
+  EXPECT_EQ(look(5 * kGiB, 3 * kGiB, 3), 2 * kGiB) << "nothing moved since";
+}
+
+TEST(ForeignMemory, LessCountsInTheEndWhileMemoryMovesOnAndOn) {
+  ForeignMemoryWatch watch;
+  watch.update(used(8 * kGiB, 8 * kGiB), 5 * kGiB, 0, 1);
+  std::optional<int64_t> figure;
+  uint64_t looks = 0;
+  while (!figure && looks < 100) {
+    ++looks;
+    const int64_t moved_out = looks % 2 == 0 ? kGiB / 2 : 0;
+    figure = watch.update(used(6 * kGiB - moved_out, 6 * kGiB - moved_out), 5 * kGiB, 0, 1 + looks);
+  }
+  EXPECT_GT(looks, uint64_t{ForeignMemoryWatch::kMovingMax});
+  EXPECT_EQ(figure, kGiB) << "the largest of them";
+}
+
 TEST(Overhead, IsKnownOnceNothingMoves) {
   OverheadWatch watch;
   EXPECT_EQ(watch.update(2 * kGiB, kGiB, 1), std::nullopt) << "seen once";
