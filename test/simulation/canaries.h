@@ -29,13 +29,14 @@ enum class Canary : uint8_t {
   kContextEndUntold,         // what ended with a context is not told to the scheduler
   kFailedLoadOpens,          // a load that failed opens the gate
   // In the node.
-  kDeathUnnoticed,    // a connection that ends goes unnoticed
-  kDepartedIsFree,    // what a dead client held counts as free at once
-  kClientsForgotten,  // a scheduler that comes back knows nothing of the former one's clients
-  kKeepNeverSent,     // a gang whose drain fails is not told to go on
-  kForeignUnseen,     // memory that NVML lists no process with is not seen
-  kChildHidesDeath,   // the end of a process whose child keeps its connection open goes unnoticed
-  kContextsFree,      // what contexts take counts as nothing where nobody has seen it
+  kDeathUnnoticed,        // a connection that ends goes unnoticed
+  kDepartedIsFree,        // what a dead client held counts as free at once
+  kClientsForgotten,      // a scheduler that comes back knows nothing of the former one's clients
+  kKeepNeverSent,         // a gang whose drain fails is not told to go on
+  kForeignUnseen,         // memory that NVML lists no process with is not seen
+  kChildHidesDeath,       // the end of a process whose child keeps its connection open goes unnoticed
+  kUnlistedContextsFree,  // contexts on a GPU of which NVML lists no processes count as none after a while
+  kContextsFree,          // what contexts take counts as nothing where nobody has seen it
 };
 
 struct CanaryName {
@@ -67,6 +68,7 @@ inline constexpr CanaryName kCanaries[] = {
     {Canary::kKeepNeverSent, "keep-never-sent"},
     {Canary::kForeignUnseen, "foreign-unseen"},
     {Canary::kChildHidesDeath, "child-hides-death"},
+    {Canary::kUnlistedContextsFree, "unlisted-contexts-free"},
     {Canary::kContextsFree, "contexts-free"},
 };
 

@@ -147,6 +147,8 @@ scheduler::GpuSample Run::nvml_on(int gpu) const {
   const Foreign& foreign = foreign_[static_cast<size_t>(gpu)];
   if (foreign.listed > 0 && plan_.blind != Plan::Blind::kNone) sample.processes.push_back({kOther, foreign.listed});
   sample.used_after += canary_ != Canary::kForeignUnseen ? foreign.bytes : foreign.listed;
+  // Then it looks as if they had none.
+  if (canary_ == Canary::kUnlistedContextsFree && plan_.blind == Plan::Blind::kNone) sample.used_after -= contexts_on(gpu);
   sample.used_before = sample.used_after;
   return sample;
 }
