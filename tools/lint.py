@@ -84,12 +84,12 @@ INTERPOSER_MAY = {
 # The same of the policy's folders, besides what stands beside them: src/policy/README.md and theirs.
 POLICY = "src/policy/"
 POLICY_MAY = {
-    "gangs": {"limits", "memory", "reports", "turns"},
-    "limits": {"gangs", "reports", "turns"},
+    "gangs": {"limits", "memory", "turns"},
+    "limits": {"gangs", "turns"},
     "memory": {"gangs", "limits", "turns"},
     "reports": {"gangs", "limits", "turns"},
     "sharing": {"gangs", "turns"},
-    "turns": {"gangs", "limits", "memory", "reports", "sharing"},
+    "turns": {"gangs", "limits", "memory", "sharing"},
 }
 POLICY_ALL_MAY = "policy/memory/room.h"  # the accounting
 POLICY_INTERFACE = {"policy/modes.h", "policy/overloaded.h", "policy/parts.h", "policy/policy.h"}

@@ -1,6 +1,5 @@
 // How a gang gets its turn: on all GPUs where its members wait in one step, or on none.
 #include "policy/gangs/gangs.h"
-#include "policy/reports/reports.h"
 #include "policy/turns/turns.h"
 
 namespace nvshare::policy {

@@ -174,6 +174,15 @@ inline Duration half_band(const Config& config, const Gpu& gpu, const Account& a
 }
 Duration idle_release(const Gpu& gpu);
 
+// quota_notes.cc: what the log says of limits
+void note_throttled(Context& context, const Gpu& gpu, Account& account);
+void note_released(Context& context, const Gpu& gpu, Account& account);
+void note_limit(Context& context, const Gpu& gpu, const Account& account, const CoreLimit& former);  // after it changed
+void note_scale(Context& context, Gpu& gpu);                                                         // of the active tenants' reservations
+void note_window(Context& context, Gpu& gpu, Duration length);  // before a window of that length is forgotten
+void note_mode(Context& context, const Gpu& gpu, GpuMode former);
+const char* name_of(GpuMode mode);
+
 // pauses.cc: a client that has a limit, and the GPU to itself or together with others, keeps the lock in its pauses
 int64_t count_there(const Context& context, const Gpu& gpu);  // clients that use the GPU or did so lately; of several not all
 Duration may_pause(const Context& context, const Gpu& gpu, const Client& client, int64_t there);  // once idle for so long; 0: it may not

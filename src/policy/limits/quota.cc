@@ -3,7 +3,6 @@
 #include "policy/clients.h"
 #include "policy/limits/limits.h"
 #include "policy/limits/quota_earnings.h"
-#include "policy/reports/reports.h"
 #include "policy/turns/turns.h"
 
 namespace nvshare::policy {

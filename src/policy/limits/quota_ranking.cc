@@ -6,7 +6,6 @@
 
 #include "policy/limits/limits.h"
 #include "policy/limits/quota_earnings.h"
-#include "policy/reports/reports.h"
 
 namespace nvshare::policy {
 namespace {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "policy/limits/limits.h"
-#include "policy/reports/reports.h"
 
 namespace nvshare::policy {
 

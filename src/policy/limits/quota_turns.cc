@@ -8,7 +8,6 @@
 #include "policy/clients.h"
 #include "policy/gangs/gangs.h"
 #include "policy/limits/limits.h"
-#include "policy/reports/reports.h"
 #include "policy/turns/turns.h"
 
 namespace nvshare::policy {

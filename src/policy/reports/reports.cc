@@ -5,6 +5,7 @@
 
 #include "policy/gangs/gangs.h"
 #include "policy/limits/limits.h"
+#include "policy/note_texts.h"
 #include "policy/turns/turns.h"
 
 namespace nvshare::policy {
@@ -250,6 +251,20 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
       return "another tenant's share of the GPU's time to be over";
   }
   return {};
+}
+
+static void note_wait(Context& context, const Gpu& gpu, Client& client) {
+  const bool for_limit =
+      client.wait.reason == WaitReason::kLimit || client.wait.reason == WaitReason::kShare;  // what is throttled has a line
+  const bool told = !for_limit && client.wait.reason != WaitReason::kNone && is_note_due(client.noted.wait_at, context.now);
+  if (!told && !context.config().explains) return;
+  client.noted.reason = client.wait.reason;
+  if (told) client.noted.wait_at = context.now;
+  recount(client);
+  const Neighbours holders = holders_beside(gpu, client);
+  std::string text = "waits for " + waiting_sentence(context.state, gpu, client);
+  if (holders.all > 0) text += "; " + list_of(holders) + (holders.all == 1 ? " has" : " have") + " the lock";
+  context.note(told ? Note::Level::kInfo : Note::Level::kDebug, client.id, std::move(text));
 }
 
 void report_waits(Context& context, Gpu& gpu) {

@@ -29,20 +29,6 @@ const char* name_of(ClientState state) {
   return "?";
 }
 
-const char* name_of(GpuMode mode) {
-  switch (mode) {
-    case GpuMode::kUnlimited:
-      return "unlimited";
-    case GpuMode::kTogether:
-      return "together";
-    case GpuMode::kTurns:
-      return "turns";
-    case GpuMode::kRotation:
-      return "rotation";
-  }
-  return "?";
-}
-
 static std::vector<ClientId> held_up_by(const Gpu& gpu, const Client& client) {
   std::vector<ClientId> holders, movers;
   for (const auto& [grant, other] : gpu.holders) {

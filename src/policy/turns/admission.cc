@@ -5,7 +5,6 @@
 #include "policy/gangs/gangs.h"
 #include "policy/limits/limits.h"
 #include "policy/memory/memory.h"
-#include "policy/reports/reports.h"
 #include "policy/sharing/sharing.h"
 #include "policy/turns/turns.h"
 

@@ -52,6 +52,16 @@ void note_overstay(Context& context, Client& client);  // it did not follow a re
 void start_running(Context& context, Gpu& gpu);        // whoever has loaded
 void watch_answers(Context& context, Gpu& gpu);
 
+// turn_notes.cc: what the log says of turns
+struct Neighbours {
+  std::vector<ClientId> first;  // enough of them to be named
+  size_t all = 0;
+};
+Neighbours holders_beside(const Gpu& gpu, const Client& client);
+std::string list_of(const Neighbours& clients);
+void note_switch_time(Context& context, Gpu& gpu, const Switch& plan);
+void note_grant(Context& context, const Gpu& gpu, Client& client);
+
 // queue.cc: those that wait
 QueueKeys keys_of(const Client& client);
 Bytes room_asked(const Client& client);

@@ -1,29 +1,11 @@
-// What the log says of routine decisions, with the figures that they were made from. Nothing here decides anything.
+// What the log says of limits, with the figures that it was decided from. Nothing here decides anything.
 #include "policy/limits/limits.h"
-#include "policy/reports/reports.h"
-#include "policy/turns/turns.h"
+#include "policy/note_texts.h"
 
 namespace nvshare::policy {
 namespace {
 
 using Level = Note::Level;
-
-constexpr size_t kNamedMost = 16;
-
-std::string ms(Duration time) {
-  const Duration tenths = time / (kMillisecond / 10);
-  return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(std::abs(tenths % 10)) : "") + " ms";
-}
-
-std::string seconds(Duration time) {
-  const Duration tenths = (time + kSecond / 20) / (kSecond / 10);
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
-std::string percent(int64_t millionths) {
-  const int64_t tenths = (millionths + 500) / 1000;
-  return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(tenths % 10) : "") + " %";
-}
 
 std::string owes(const Account& account) { return "owes " + ms(std::max<Duration>(-account.ceiling_balance, 0)); }
 
@@ -34,42 +16,25 @@ std::string text_of(const CoreLimit& limit) {
   return ceiling + (limit.reserved == 0 ? " as a ceiling" : ", of which " + std::to_string(limit.reserved) + " % are reserved");
 }
 
-bool is_due(Instant noted_at, Instant now) { return noted_at == 0 || now - noted_at >= kNotePause; }
-
-// The first of them are enough to be named.
-struct Neighbours {
-  std::vector<ClientId> first;
-  size_t all = 0;
-};
-
-Neighbours holders_beside(const Gpu& gpu, const Client& client) {
-  Neighbours beside{{}, gpu.holders.size() - (client.holds_lock() ? 1 : 0)};
-  if (beside.all > 4 * kNamedMost) {  // then some of them come soon
-    for (auto at = gpu.clients.begin(); at != gpu.clients.end() && beside.first.size() < kNamedMost; ++at) {
-      if (at->second.holds_lock() && at->first != client.id) beside.first.push_back(at->first);
-    }
-    return beside;
-  }
-  for (const auto& [grant, other] : gpu.holders) {
-    if (other->id != client.id) beside.first.push_back(other->id);
-  }
-  std::sort(beside.first.begin(), beside.first.end());
-  beside.first.resize(std::min(beside.first.size(), kNamedMost));
-  return beside;
-}
-
-std::string list_of(const Neighbours& clients) {
-  std::string text;
-  for (const ClientId id : clients.first) text += (text.empty() ? "" : ", ") + std::to_string(id);
-  if (clients.all > clients.first.size()) text += " and " + std::to_string(clients.all - clients.first.size()) + " more";
-  return (clients.all == 1 ? "client " : "clients ") + text;
-}
-
 }  // namespace
+
+const char* name_of(GpuMode mode) {
+  switch (mode) {
+    case GpuMode::kUnlimited:
+      return "unlimited";
+    case GpuMode::kTogether:
+      return "together";
+    case GpuMode::kTurns:
+      return "turns";
+    case GpuMode::kRotation:
+      return "rotation";
+  }
+  return "?";
+}
 
 void note_throttled(Context& context, const Gpu& gpu, Account& account) {
   ++account.throttling.notes.unnoted;
-  account.throttling.notes.noted = is_due(account.throttling.notes.at, context.now);
+  account.throttling.notes.noted = is_note_due(account.throttling.notes.at, context.now);
   if (!account.throttling.notes.noted && !context.config().explains) return;
   const Duration window = window_of(context.config(), gpu);
   std::string text = "throttled: used " + ms(account.consumed.in_window) + " of " + ms(portion(window, account.quota)) +
@@ -109,7 +74,7 @@ void note_scale(Context& context, Gpu& gpu) {
   }
   const int64_t scale = sum > most ? most * (kWholeGpu / 100) / (sum / 100) : kWholeGpu;
   quota.scaled_as_noted = scale == quota.scale_noted;
-  if (scale == quota.scale_noted || !is_due(quota.scale_noted_at, context.now)) return;
+  if (scale == quota.scale_noted || !is_note_due(quota.scale_noted_at, context.now)) return;
   const bool none_before = quota.scale_noted == kWholeGpu;
   quota.scale_noted = scale;
   quota.scale_noted_at = context.now;
@@ -126,7 +91,7 @@ void note_scale(Context& context, Gpu& gpu) {
 void note_window(Context& context, Gpu& gpu, Duration length) {
   Quota& quota = gpu.quota;
   const bool windowed = is_windowed(context.config(), gpu);  // else nothing begins anew: balances go on
-  const bool due = windowed && is_due(quota.window_noted_at, context.now);
+  const bool due = windowed && is_note_due(quota.window_noted_at, context.now);
   if (!due && !context.config().explains) return;
   std::string text = (windowed ? "window reset after " : "figures of the last ") + ms(length);
   for (const Account& account : quota.accounts) {
@@ -166,55 +131,6 @@ void note_mode(Context& context, const Gpu& gpu, GpuMode former) {
   context.note(Level::kInfo, gpu, 0,
                std::string("programs share its time in mode ") + name_of(quota.mode) + " now (was " + name_of(former) + "): " + why +
                    " (scheduling mode " + std::string(context.config().scheduling_mode.name) + ")");
-}
-
-void note_switch_time(Context& context, Gpu& gpu, const Switch& plan) {
-  const Config& config = context.config();
-  if (config.switch_time_mode != SwitchTimeMode::kAuto) return;
-  const Duration length = switch_time(config, plan.cost);
-  const Duration known = gpu.switches.noted;
-  if (known != 0 && (length == known || (std::abs(length - known) < known / 10 && length > config.switch_time_min) ||
-                     !is_due(gpu.switches.noted_at, context.now)))
-    return;
-  gpu.switches.noted = length;
-  gpu.switches.noted_at = context.now;
-  const auto speed = [](Bytes bandwidth) { return bandwidth > 0 ? mib(bandwidth) + "/s measured" : mib(kBandwidthAssumed) + "/s assumed"; };
-  context.note(Level::kInfo, gpu, 0,
-               "turns last " + seconds(length) + " while others wait: " + mib(plan.out) + " out at " + speed(gpu.link.out()) + " and " +
-                   mib(plan.in) + " in at " + speed(gpu.link.in()) + " take " + seconds(plan.cost) + ", times " +
-                   std::to_string(config.switch_time_multiplier) + ", within " + seconds(config.switch_time_min) + " and " +
-                   seconds(config.switch_time_max));
-}
-
-void note_grant(Context& context, const Gpu& gpu, Client& client) {
-  const bool due = is_due(client.noted.beside_at, context.now);
-  if (!due && !context.config().explains) return;
-  const bool alone = gpu.holders.size() == 1;
-  const uint64_t hash = gpu.holders_hash - hash_of(client.id);
-  const bool told = due && !alone && hash != client.noted.beside;
-  if (!told && !context.config().explains) return;
-  const Neighbours beside = holders_beside(gpu, client);
-  const Bytes together = gpu.sums.held_needed;
-  std::string text = "gets the lock, ";
-  text += alone ? "alone: it needs " + mib(together) : "beside " + list_of(beside) + ": they need " + mib(together) + " together";
-  context.note(told ? Level::kInfo : Level::kDebug, client.id, text + ", " + mib(safe_limit(context.config(), gpu)) + " may be used");
-  if (!told) return;
-  client.noted.beside = hash;
-  client.noted.beside_at = context.now;
-}
-
-void note_wait(Context& context, const Gpu& gpu, Client& client) {
-  const bool for_limit =
-      client.wait.reason == WaitReason::kLimit || client.wait.reason == WaitReason::kShare;  // what is throttled has a line
-  const bool told = !for_limit && client.wait.reason != WaitReason::kNone && is_due(client.noted.wait_at, context.now);
-  if (!told && !context.config().explains) return;
-  client.noted.reason = client.wait.reason;
-  if (told) client.noted.wait_at = context.now;
-  recount(client);
-  const Neighbours holders = holders_beside(gpu, client);
-  std::string text = "waits for " + waiting_sentence(context.state, gpu, client);
-  if (holders.all > 0) text += "; " + list_of(holders) + (holders.all == 1 ? " has" : " have") + " the lock";
-  context.note(told ? Level::kInfo : Level::kDebug, client.id, std::move(text));
 }
 
 }  // namespace nvshare::policy
