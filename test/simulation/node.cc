@@ -31,11 +31,12 @@ auto Node::call(Act act) {
   return act(*engine_);
 }
 
-Node::Node(World& world, const Plan& plan, Canary canary, std::string folder)
+Node::Node(World& world, const Plan& plan, Canary canary, std::string folder, std::string recording)
     : world_(world),
       plan_(plan),
       canary_(canary),
       folder_(std::move(folder)),
+      recording_(std::move(recording)),
       random_(plan.seed * 31 + 5),
       version_(plan.former_scheduler ? kFormerVersion : protocol::kVersionMax) {
   for (const char* file : {"/clients", "/tenants"}) unlink((folder_ + file).c_str());
@@ -52,6 +53,11 @@ void Node::start_engine() {
   if (canary_ == Canary::kDepartedIsFree) options.settings.policy.departed_grace = options.settings.policy.watched_grace = 0;
   if (canary_ == Canary::kContextsFree) options.settings.policy.overhead_default = 0;
   options.epoch = 1000 + ++lives_;
+  if (!recording_.empty()) {
+    Result<scheduler::TraceWriter> recording = scheduler::TraceWriter::open(recording_, options.settings.policy);
+    if (!recording) return world_.fail(recording.error().text);
+    options.trace = std::make_unique<scheduler::TraceWriter>(std::move(*recording));
+  }
   const bool restarts =
       std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) { return fault.kind == Fault::Kind::kRestart; });
   if (restarts) {

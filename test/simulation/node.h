@@ -34,8 +34,8 @@ class Endpoint {
 
 class Node : public scheduler::Transport {
  public:
-  // `folder`: for the files that a scheduler leaves its successor; emptied.
-  Node(World& world, const Plan& plan, Canary canary, std::string folder);
+  // `folder`: for the files that a scheduler leaves its successor; emptied. `recording`: a file to which each of them adds its recording.
+  Node(World& world, const Plan& plan, Canary canary, std::string folder, std::string recording);
 
   // ---- for processes ----
   pid_t start_process(int tenant);
@@ -107,7 +107,7 @@ class Node : public scheduler::Transport {
   World& world_;
   const Plan& plan_;
   const Canary canary_;
-  const std::string folder_;
+  const std::string folder_, recording_;
   Random random_;
   std::function<scheduler::GpuSample(int)> nvml_;
   std::function<Bytes(pid_t)> host_use_ = [](pid_t) { return Bytes{0}; };

@@ -19,7 +19,11 @@ Duration longest(const Plan& plan) {
 }  // namespace
 
 Run::Run(const Plan& plan, const Options& options)
-    : plan_(plan), canary_(options.canary), world_(options.tells), node_(world_, plan_, options.canary, options.folder), checks_(*this) {
+    : plan_(plan),
+      canary_(options.canary),
+      world_(options.tells),
+      node_(world_, plan_, options.canary, options.folder, options.recording),
+      checks_(*this) {
   foreign_.resize(static_cast<size_t>(plan_.gpus));
   node_.set_nvml([this](int gpu) { return nvml_on(gpu); });
   node_.set_host_use([this](pid_t pid) { return host_use(pid) + (pid == 0 ? host_taken_ : 0); });

@@ -19,6 +19,7 @@ class Run {
     Canary canary = Canary::kNone;
     std::string folder;
     bool tells = false;
+    std::string recording = {};  // a file for what its schedulers record; none: they record nothing
   };
   Run(const Plan& plan, const Options& options);
   ~Run();
