@@ -53,9 +53,9 @@ class ForeignMemoryWatch {
   int64_t bytes() const { return reported_; }
 
  private:
-  std::optional<int64_t> previous_;
   bool is_moving(int64_t used, std::optional<uint64_t> moves);
 
+  std::optional<int64_t> previous_;
   int64_t reported_ = 0;
   int unsteady_ = 0;
   int64_t previous_used_ = -1;
