@@ -257,8 +257,11 @@ std::vector<Step>& any_thread(Random& random, ProgramPlan& program) {
   return program.threads[static_cast<size_t>(random.between(0, std::ssize(program.threads) - 1))];
 }
 
+// Not between the end of a context and what its program has again after it, which would then have that twice.
 void insert(Random& random, std::vector<Step>& steps, std::initializer_list<Step> more) {
-  steps.insert(steps.begin() + random.between(0, std::ssize(steps)), more);
+  auto at = steps.begin() + random.between(0, std::ssize(steps));
+  if (at != steps.begin() && std::prev(at)->kind == Step::Kind::kReset) --at;
+  steps.insert(at, more);
 }
 
 // Streams that capture, drawn apart as versions are: nothing may be waited for meanwhile, and a thread may come to a closed gate.
