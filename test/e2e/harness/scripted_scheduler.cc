@@ -18,6 +18,7 @@ using namespace protocol;
 namespace {
 constexpr uint64_t kEpoch = 7;
 constexpr int64_t kPoll_ns = 5'000'000;
+constexpr int kGoodbyeMs = 2'000;  // for a client that is gone to say so
 constexpr uint64_t kSwapCost_ns = 1'000'000;
 constexpr std::chrono::milliseconds kOthersMoveOut{50};
 }  // namespace
@@ -81,7 +82,7 @@ void ScriptedScheduler::run() {
     FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (client) serve(client.get());
   }
-  listener_ = FileDescriptor();  // who comes now finds nobody
+  listener_ = FileDescriptor();
 }
 
 void ScriptedScheduler::serve(int fd) {
@@ -106,6 +107,13 @@ void ScriptedScheduler::serve(int fd) {
     handle(fd, {bytes, static_cast<size_t>(got)});
   }
   granted_ = dropping_ = paused_ = false;
+  if (stop_) listener_ = FileDescriptor();  // who comes now finds nobody
+  // Closed with something of the client's unread, the connection would be reset, and what was sent last, such as a grant, lost.
+  shutdown(fd, SHUT_WR);
+  std::byte rest[kMessageBytesMax];
+  pollfd readable{fd, POLLIN, 0};
+  while (poll(&readable, 1, kGoodbyeMs) == 1 && recv(fd, rest, sizeof rest, 0) > 0) {
+  }
 }
 
 void ScriptedScheduler::end_pause(bool by_drop) {
