@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -39,8 +40,12 @@ long raw_call(long number, long a, long b, long c) {
 
 int live(void* argument) {
   auto* place = static_cast<Crowd::Place*>(argument);
-  const long failed = raw_call(SYS_connect, place->socket, reinterpret_cast<long>(&place->address), sizeof place->address);
-  place->connected.store(failed == 0 ? 1 : -1, std::memory_order_release);
+  raw_call(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0);
+  bool failed = false;
+  for (const int socket : place->sockets) {
+    failed = raw_call(SYS_connect, socket, reinterpret_cast<long>(&place->address), sizeof place->address) != 0 || failed;
+  }
+  place->connected.store(failed ? -1 : 1, std::memory_order_release);
   const uint64_t one = 1;
   raw_call(SYS_write, place->news, reinterpret_cast<long>(&one), sizeof one);
   const timespec day{86'400, 0};
@@ -59,7 +64,7 @@ Crowd::~Crowd() {
   for (const Place& place : places_) munmap(place.stack, kStackBytes);
 }
 
-Member Crowd::enter() {
+Member Crowd::enter(size_t connections) {
   forget_dead();
   if (free_.empty()) {
     void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
@@ -69,11 +74,14 @@ Member Crowd::enter() {
   }
   Member member;
   member.place = free_.back();
-  member.socket.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!member.socket) return {};
   Place& place = places_[member.place];
+  place.sockets.clear();
+  for (size_t i = 0; i < connections; ++i) {
+    member.sockets.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (!member.sockets.back()) return {};
+    place.sockets.push_back(member.sockets.back().get());
+  }
   place.address = address_;
-  place.socket = member.socket.get();
   place.news = news_.get();
   place.connected = 0;
   place.pid = clone(live, static_cast<char*>(place.stack) + kStackBytes, CLONE_VM | CLONE_FILES | SIGCHLD, &place);

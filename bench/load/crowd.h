@@ -17,8 +17,8 @@
 namespace nvshare::bench {
 
 struct Member {
-  size_t place = 0;       // in the crowd
-  FileDescriptor socket;  // to be connected by that process; none: there is no process
+  size_t place = 0;                     // in the crowd
+  std::vector<FileDescriptor> sockets;  // to be connected by that process; none: there is no process
 };
 
 class Crowd {
@@ -28,8 +28,9 @@ class Crowd {
   Crowd(const Crowd&) = delete;
   Crowd& operator=(const Crowd&) = delete;
 
-  // A new process that connects by and by, and then sleeps until it is killed. Its member is not to end before has_answered().
-  Member enter();
+  // A new process that connects so many times by and by, and then sleeps until it is killed. Its member's sockets are not to be closed
+  // before has_answered().
+  Member enter(size_t connections);
   // Readable when some have connected, or could not, since it was last emptied.
   int news() const { return news_.get(); }
   bool has_answered(size_t place) const { return places_[place].connected.load(std::memory_order_acquire) != 0; }
@@ -41,7 +42,8 @@ class Crowd {
   struct Place {
     void* stack = nullptr;
     pid_t pid = -1;  // -1: nobody
-    int socket = -1, news = -1;
+    std::vector<int> sockets;
+    int news = -1;
     sockaddr_un address{};
     std::atomic<int> connected{0};  // 1: yes, -1: no
   };

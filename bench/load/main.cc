@@ -1,9 +1,11 @@
 // A scheduler under thousands of clients: see bench/README.md.
 //
-//   load [--clients 1000] [--gpus 1] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0] [--patience 120]
+//   load [--clients 1000] [--processes 0] [--gpus 1] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0] [--patience 120]
 //        [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200] [--settle 1]
-//        [--runs 0]
+//        [--runs 0] [--gang-turns on]
 //
+// --processes: that the clients are of, each on several GPUs; 0: as many as clients. --gang-turns: the scheduler's setting: whether such a
+// process has its turns on all its GPUs together.
 // --folder: an empty one for the scheduler's files, for others that look at it (bench/viewers.py), as --page, the address of its page.
 // --status: milliseconds between two questions for the status; 0: none. --settle: seconds between the requests and the mix.
 // --runs: so many `nvsharectl run` ask whether their tenants wait for turns, as often as they may.
@@ -49,6 +51,7 @@ struct Options {
   int status_interval_ms = 200;
   double settle = 1;
   size_t runs = 0;
+  std::string gang_turns = "on";
 };
 
 bool parse(int argc, char** argv, Options& options) {
@@ -56,6 +59,8 @@ bool parse(int argc, char** argv, Options& options) {
     const std::string flag = argv[i], value = argv[i + 1];
     if (flag == "--clients") {
       options.plan.clients = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (flag == "--processes") {
+      options.plan.processes = std::strtoull(value.c_str(), nullptr, 10);
     } else if (flag == "--gpus") {
       options.plan.gpus = std::strtoull(value.c_str(), nullptr, 10);
     } else if (flag == "--shape" && (value == "running" || value == "waiting")) {
@@ -80,6 +85,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.status_interval_ms = std::atoi(value.c_str());
     } else if (flag == "--settle") {
       options.settle = std::atof(value.c_str());
+    } else if (flag == "--gang-turns") {
+      options.gang_turns = value;
     } else if (flag == "--runs") {
       options.runs = std::strtoull(value.c_str(), nullptr, 10);
     } else {
@@ -308,11 +315,13 @@ double load_average() {
 
 Json measure(const Options& options) {
   Json result = {{"clients", options.plan.clients},
+                 {"processes", options.plan.processes == 0 ? options.plan.clients : options.plan.processes},
+                 {"gang_turns", options.gang_turns},
                  {"gpus", options.plan.gpus},
                  {"shape", options.plan.shape == Shape::kRunning ? "running" : "waiting"},
                  {"messages_per_second_asked", options.plan.messages_per_second},
                  {"load_average_before", load_average()}};
-  std::vector<std::string> flags = {"--connections-per-tenant", "1000000", "--log-level", "warning"};
+  std::vector<std::string> flags = {"--connections-per-tenant", "1000000", "--log-level", "warning", "--gang-turns", options.gang_turns};
   if (!options.page.empty()) flags.insert(flags.end(), {"--page-address", options.page});
   Scheduler scheduler(options.scheduler, flags, options.folder);
   Crowd crowd(scheduler.client_socket());
@@ -332,7 +341,7 @@ Json measure(const Options& options) {
   return result;
 }
 
-// Each client is a descriptor here and two of the scheduler's, which inherits the limit.
+// Each client is a descriptor here and one or two of the scheduler's, which inherits the limit.
 void raise_descriptor_limit(size_t clients) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -352,7 +361,8 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: load [--clients 1000] [--gpus 1..64] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0]\n"
-        "            [--patience 120] [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200] [--runs 0]\n");
+        "            [--patience 120] [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200] [--runs 0]\n"
+        "            [--processes 0] [--gang-turns on|off]\n");
     return 2;
   }
   raise_descriptor_limit(options.plan.clients);

@@ -38,6 +38,8 @@ Workload::Workload(Crowd& crowd, const Plan& plan)
       programs_(plan.clients),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       seed_(plan.seed * 88172645463325252ULL + 1) {
+  const size_t count = plan.processes == 0 ? plan.clients : std::min(plan.processes, plan.clients);
+  for (size_t i = 0; i < count; ++i) processes_.push_back({i * plan.clients / count, (i + 1) * plan.clients / count});
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kNews;
@@ -56,30 +58,42 @@ uint64_t Workload::random() {
 template <typename Payload>
 void Workload::send(Program& program, const Payload& payload) {
   const protocol::Packet packet = protocol::encode(payload);
-  if (::send(program.member.socket.get(), packet.bytes, packet.length, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++figures_.sent;
+  if (::send(program.socket.get(), packet.bytes, packet.length, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++figures_.sent;
 }
 
-bool Workload::enter(size_t index) {
-  Program& program = programs_[index];
-  program = Program();
-  program.member = crowd_.enter();
-  if (!program.member.socket) return false;
-  program.gpu = static_cast<uint32_t>(index % plan_.gpus);
-  program.memory.allocated = program.memory.swappable_host = program.memory.charged = need_;
-  connecting_.push_back(index);
+size_t Workload::process_of(size_t index) const {
+  const auto next =
+      std::upper_bound(processes_.begin(), processes_.end(), index, [](size_t at, const Process& process) { return at < process.first; });
+  return static_cast<size_t>(next - processes_.begin()) - 1;
+}
+
+bool Workload::enter(size_t at) {
+  Process& process = processes_[at];
+  Member member = crowd_.enter(process.end - process.first);
+  if (member.sockets.empty()) return false;
+  process.place = member.place;
+  for (size_t index = process.first; index < process.end; ++index) {
+    Program& program = programs_[index];
+    program = Program();
+    program.socket = std::move(member.sockets[index - process.first]);
+    program.gpu = static_cast<uint32_t>(index % plan_.gpus);
+    program.memory.allocated = program.memory.swappable_host = program.memory.charged = need_;
+  }
+  connecting_.push_back(at);
   return true;
 }
 
 void Workload::register_connected() {
   uint64_t count = 0;
   if (::read(crowd_.news(), &count, sizeof count) < 0) return;
-  std::erase_if(connecting_, [this](size_t index) {
-    if (!crowd_.has_answered(programs_[index].member.place)) return false;
-    if (crowd_.has_connected(programs_[index].member.place)) {
-      register_one(index);
+  std::erase_if(connecting_, [this](size_t at) {
+    const Process& process = processes_[at];
+    if (!crowd_.has_answered(process.place)) return false;
+    if (crowd_.has_connected(process.place)) {
+      for (size_t index = process.first; index < process.end; ++index) register_one(index);
     } else {
-      ++figures_.lost;
-      leave(index);
+      figures_.lost += process.end - process.first;
+      leave(at);
     }
     return true;
   });
@@ -87,11 +101,11 @@ void Workload::register_connected() {
 
 void Workload::register_one(size_t index) {
   Program& program = programs_[index];
-  fcntl(program.member.socket.get(), F_SETFL, O_NONBLOCK);
+  fcntl(program.socket.get(), F_SETFL, O_NONBLOCK);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = index;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, program.member.socket.get(), &event);
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, program.socket.get(), &event);
   protocol::Register message{};
   message.version_min = protocol::kVersionMin;
   message.version_max = protocol::version_spoken();
@@ -103,20 +117,23 @@ void Workload::register_one(size_t index) {
   send(program, message);
 }
 
-void Workload::leave(size_t index) {
-  Program& program = programs_[index];
-  crowd_.kill(program.member.place);
-  epoll_ctl(epoll_, EPOLL_CTL_DEL, program.member.socket.get(), nullptr);
-  registered_ -= program.registered;
-  program = Program();
+void Workload::leave(size_t at) {
+  const Process& process = processes_[at];
+  crowd_.kill(process.place);
+  for (size_t index = process.first; index < process.end; ++index) {
+    Program& program = programs_[index];
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, program.socket.get(), nullptr);
+    registered_ -= program.registered;
+    program = Program();
+  }
 }
 
 size_t Workload::register_all(int64_t until_ns) {
-  size_t entered = 0;
+  size_t entered = 0, next = 0;
   while (registered_ + figures_.lost < plan_.clients && now_ns() < until_ns) {
-    while (entered < plan_.clients && entered - registered_ - figures_.lost < kUnanswered) {
-      if (!enter(entered)) return registered_;
-      ++entered;
+    while (next < processes_.size() && entered - registered_ - figures_.lost < kUnanswered) {
+      if (!enter(next)) return registered_;
+      entered = processes_[next++].end;
     }
     poll_once(10'000'000);
   }
@@ -158,9 +175,12 @@ void Workload::act() {
   if (kind < 70) return change_memory(program);
   if (kind < 80) return program.grant == 0 ? request(program) : release(program, protocol::ReleaseReason::kEarly);
   if (kind < 90) return program.grant != 0 ? release(program, protocol::ReleaseReason::kEarly) : request(program);
-  if (kind < 95) {
-    leave(index);
-    enter(index);
+  if (kind < 95) {  // a process ends with all its clients
+    const size_t at = process_of(index);
+    const size_t clients = processes_[at].end - processes_[at].first;
+    if (clients > 1 && random() % clients != 0) return;
+    leave(at);
+    enter(at);
     return;
   }
   if (program.grant != 0) load(program);
@@ -268,11 +288,12 @@ void Workload::take(size_t index, const protocol::Packet& packet) {
 
 bool Workload::read(size_t index) {
   protocol::Packet packet;
-  const ssize_t length = recv(programs_[index].member.socket.get(), packet.bytes, sizeof packet.bytes, MSG_DONTWAIT);
+  const ssize_t length = recv(programs_[index].socket.get(), packet.bytes, sizeof packet.bytes, MSG_DONTWAIT);
   if (length < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (length <= 0) {
-    ++figures_.lost;
-    leave(index);
+    const Process& process = processes_[process_of(index)];
+    figures_.lost += process.end - process.first;
+    leave(process_of(index));
     return false;
   }
   packet.length = static_cast<uint32_t>(length);
@@ -292,7 +313,7 @@ void Workload::poll_once(int64_t timeout_ns) {
       register_connected();
       continue;
     }
-    while (programs_[events[i].data.u64].member.socket && read(events[i].data.u64)) {
+    while (programs_[events[i].data.u64].socket && read(events[i].data.u64)) {
     }
   }
 }

@@ -1,5 +1,5 @@
 // Programs as the scheduler sees them: they register, ask for the lock, load their memory, change it, give the lock up, move memory out
-// when asked, end, and others begin. One thread.
+// when asked, end, and others begin. A process may use several GPUs, and is a client on each. One thread.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ enum class Shape { kRunning, kWaiting };  // all fit; on each GPU one runs, and 
 struct Plan {
   Shape shape = Shape::kRunning;
   size_t clients = 1000;
+  size_t processes = 0;  // that these are of; 0: as many
   size_t gpus = 1;
   double messages_per_second = 1000;
   uint64_t seed = 1;
@@ -54,8 +55,9 @@ class Workload {
   Figures& figures() { return figures_; }
 
  private:
+  // A client.
   struct Program {
-    Member member;
+    FileDescriptor socket;
     uint32_t gpu = 0;
     uint64_t tenant = 0;
     uint64_t epoch = 0;
@@ -68,11 +70,17 @@ class Workload {
     int64_t asked_at = 0;
   };
 
+  struct Process {
+    size_t first = 0, end = 0;  // of the programs: its clients
+    size_t place = 0;           // in the crowd
+  };
+
   uint64_t random();
-  bool enter(size_t index);
+  bool enter(size_t process);
   void register_connected();
   void register_one(size_t index);
-  void leave(size_t index);
+  void leave(size_t process);
+  size_t process_of(size_t index) const;
   void act();
   void change_memory(Program& program);
   void request(Program& program);
@@ -91,7 +99,8 @@ class Workload {
   const uint64_t need_;
   const uint64_t gpu_total_;
   std::vector<Program> programs_;
-  std::vector<size_t> connecting_;
+  std::vector<Process> processes_;  // in the order of their clients
+  std::vector<size_t> connecting_;  // of the processes
   size_t registered_ = 0;
   int epoll_ = -1;
   uint64_t seed_;

@@ -38,7 +38,8 @@ struct Bound {
 
 // As docs/security.md shows it; a test compares both.
 inline constexpr Bound kTable[] = {
-    {"connections of a tenant", kConnectionsPerTenant, "connections_per_tenant", "each takes two descriptors of the scheduler's"},
+    {"connections of a tenant", kConnectionsPerTenant, "connections_per_tenant",
+     "each takes a descriptor of the scheduler's, and each process one"},
     {"connections of a user outside containers", kConnectionsPerUser, "connections_per_user",
      "a user can make as many units and processes as it likes; root is not bound"},
     {"connections of a process", kConnectionsPerProcess, nullptr, "a process has one for each GPU, and one for each question to NVML"},
@@ -49,7 +50,7 @@ inline constexpr Bound kTable[] = {
     {"times that a process connects at once", kConnectBurst, nullptr, "all its threads may begin together"},
     {"descriptors that connections never take", kDescriptorsKept, nullptr, "for the administrator's socket, locks, files and messages"},
     {"descriptors queued for a connection", kQueuedDescriptorsPerConnection, nullptr, "a client that does not read holds them open"},
-    {"ms from connecting to Register", kRegisterWithinMs, nullptr, "a silent connection takes two descriptors"},
+    {"ms from connecting to Register", kRegisterWithinMs, nullptr, "a silent connection takes as many descriptors as another"},
     {"messages of a connection in a second", kMessagesPerSecond, nullptr,
      "an honest program sends a few thousand, each after an answer; beyond it reading pauses"},
     {"messages of a connection at once", kMessageBurst, nullptr, "what comes after a pause of the scheduler"},

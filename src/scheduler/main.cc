@@ -39,7 +39,7 @@ Result<std::string> read_config(const CommandLine& line) {
   return text.str();
 }
 
-// Each client takes two descriptors, its socket and its process.
+// Each client takes a descriptor, its socket, and each process one more.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -26,7 +26,7 @@ TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_EQ(wait_for_end(start({"--version"})), 0);
 }
 
-// Two files for each connection, and a quarter of all is left to others.
+// A file for each connection and one for each process, and a quarter of all is left to others.
 TEST_F(ProgramTest, SaysForHowManyProgramsItsOpenFilesSuffice) {
   const auto with_few = [] {
     const rlimit few{256, 1024};
@@ -34,7 +34,8 @@ TEST_F(ProgramTest, SaysForHowManyProgramsItsOpenFilesSuffice) {
   };
   const pid_t pid = start({}, {}, -1, with_few);
   ASSERT_NE(ask(R"({"request":"status"})"), "");
-  EXPECT_NE(said().find("room for 288 connections of programs, as the limit of open files is 1024"), std::string::npos) << said();
+  EXPECT_NE(said().find("room for 288 programs on a GPU each, or 64 on 8 GPUs each, as the limit of open files is 1024"), std::string::npos)
+      << said();
   kill(pid, SIGTERM);
   EXPECT_EQ(wait_for_end(pid), 0);
 }

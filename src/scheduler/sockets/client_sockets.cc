@@ -20,9 +20,10 @@ constexpr int64_t kAcceptAgainNs = 100'000'000;
 constexpr int64_t kMillisecond = 1'000'000;
 // What a message is charged at most: the machine may have been slow, not the message.
 constexpr policy::Duration kHandledMaxNs = 50 * kMillisecond;
-// Of the open files a quarter is left for segments, locks and what is queued for clients; a connection takes two.
-constexpr int64_t kConnectionsAtLeast = 16;
-constexpr int64_t kFewConnections = 1000;
+// Of the open files a quarter is left for segments, locks and what is queued for clients.
+constexpr int64_t kDescriptorsAtLeast = 32;
+constexpr int64_t kFewPrograms = 1000;
+constexpr int64_t kManyGpus = 8;
 constexpr int64_t kQueuedPart = 8;
 
 using protocol::MessageType;
@@ -45,7 +46,7 @@ bool supersedes(const Packet& later, const Packet& earlier) {
 }
 
 ConnectionBounds::Limits with_room(ConnectionBounds::Limits limits, int64_t open_files) {
-  limits.all = std::max((open_files - open_files / 4 - bounds::kDescriptorsKept) / 2, kConnectionsAtLeast);
+  limits.descriptors = std::max(open_files - open_files / 4 - bounds::kDescriptorsKept, kDescriptorsAtLeast);
   return limits;
 }
 
@@ -70,6 +71,7 @@ ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback 
     : loop_(loop),
       listener_(std::move(listener)),
       after_(std::move(after)),
+      processes_(loop, [this](ConnectionId id) { drop(id, "its process ended"); }),
       cgroup_reader_(CgroupReader::here()),
       bounds_(with_room(limits, open_files)),
       register_within_(register_within),
@@ -79,9 +81,11 @@ ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback 
       silence_timer_(loop, [this] { drop_silent(); }),
       resume_timer_(loop, [this] { resume_due(); }),
       retry_timer_(loop, [this] { retry_held_up(); }) {
-  const int64_t most = with_room(limits, open_files).all;
-  spdlog::log(most < kFewConnections ? spdlog::level::warn : spdlog::level::info,
-              "room for {} connections of programs, as the limit of open files is {} (LimitNOFILE, ulimit -Hn)", most, open_files);
+  // Each process takes one descriptor, and one for each connection, of which it has one for each of its GPUs.
+  const int64_t descriptors = with_room(limits, open_files).descriptors;
+  spdlog::log(descriptors / 2 < kFewPrograms ? spdlog::level::warn : spdlog::level::info,
+              "room for {} programs on a GPU each, or {} on {} GPUs each, as the limit of open files is {} (LimitNOFILE, ulimit -Hn)",
+              descriptors / 2, descriptors / (kManyGpus + 1), kManyGpus, open_files);
 }
 
 void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors descriptors) {
@@ -114,6 +118,7 @@ bool ClientSockets::may_queue(const Connection& connection, const Queued& messag
 
 void ClientSockets::forget(std::map<ConnectionId, Connection>::iterator at) {
   bounds_.left(at->first);
+  processes_.leave(at->first);
   queued_descriptors_ -= at->second.queued_descriptors;
   connections_.erase(at);
 }
@@ -152,6 +157,7 @@ void ClientSockets::accept(FileDescriptor socket) {
   }
   Result<Peer> peer = peer_of(socket.get());
   if (!peer) return warnings_.warn("peer", now, "{}", peer.error().text);
+  processes_.end_if_dead(peer->pid);
   Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
   if (whose.tenant.empty() && whose.user.empty()) {  // root's, in no unit: possibly a container whose cgroups nobody knows
     peer->pid_namespace = pid_namespace_below(peer->pid);
@@ -162,23 +168,14 @@ void ClientSockets::accept(FileDescriptor socket) {
   if (auto ok = bounds_.admit(id, whose, now); !ok) return turn_away(std::move(socket), *number, ok.error());
   Connection& connection = connections_[id];
   connection.socket = std::move(socket);
-  connection.process = std::move(peer->pidfd);
+  processes_.join(id, peer->pid, std::move(peer->pidfd));
   peer->account = whose.tenant.empty() ? whose.user : whose.tenant;
   engine_->connected(id, std::move(*peer));
   connection.socket_watch = Watch(
       loop_, connection.socket.get(), [this, id] { read(id); }, [this, id] { flush(id); });
-  if (connection.process) {
-    connection.process_watch = Watch(loop_, connection.process.get(), [this, id] { look_at_process(id); });
-  }
   if (silent_.empty()) silence_timer_.arm(now + register_within_);
   silent_.emplace_back(now + register_within_, id);
   bounds_.charge(id, cost_of(std::min(monotonic_ns() - now, kHandledMaxNs)));
-}
-
-// A watch may wake up for what its descriptor's number was before: of a connection that ended in the same round of the loop.
-void ClientSockets::look_at_process(ConnectionId id) {
-  const auto at = connections_.find(id);
-  if (at != connections_.end() && has_ended(at->second.process)) drop(id, "its process ended");
 }
 
 void ClientSockets::turn_away(FileDescriptor socket, const PeerNumber& peer, const Error& why) {

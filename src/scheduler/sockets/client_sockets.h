@@ -13,6 +13,7 @@
 #include "protocol/codec.h"
 #include "scheduler/engine/engine.h"
 #include "scheduler/sockets/connection_bounds.h"
+#include "scheduler/sockets/peer_processes.h"
 
 namespace nvshare::scheduler {
 
@@ -43,19 +44,16 @@ class ClientSockets : public Transport {
   };
   struct Connection {
     FileDescriptor socket;
-    FileDescriptor process;  // pidfd
     std::deque<Queued> queue;
     int64_t queued_descriptors = 0;
     bool spoke = false;          // and was not refused for it: it has registered
     std::deque<Queued> held_up;  // by others' descriptors on their way; what carries none goes past them
     int64_t held_up_since = 0;
-    Watch socket_watch;  // after the descriptors, so that they go first
-    Watch process_watch;
+    Watch socket_watch;  // after the descriptor, so that it goes first
   };
 
   void accept_all();
   void accept(FileDescriptor socket);
-  void look_at_process(ConnectionId id);
   void turn_away(FileDescriptor socket, const PeerNumber& peer, const Error& why);
   void drop_silent();
   void read(ConnectionId connection);
@@ -77,6 +75,7 @@ class ClientSockets : public Transport {
   Callback after_;
   Engine* engine_ = nullptr;
   std::map<ConnectionId, Connection> connections_;
+  PeerProcesses processes_;
   ConnectionId next_ = 1;
   const CgroupReader cgroup_reader_;
   ConnectionBounds bounds_;

@@ -83,23 +83,31 @@ ConnectionBounds::Group& ConnectionBounds::group(const std::string& key, policy:
   return groups_.try_emplace(key, Group{0, TokenBucket(bounds::kTenantMessagesPerSecond, bounds::kTenantMessageBurst, now)}).first->second;
 }
 
+// Whether it has no connection yet.
+bool ConnectionBounds::is_new(const Accountable& whose) const { return whose.process.empty() || count_of(whose.process) == 0; }
+
+Result<void> ConnectionBounds::check_group(const std::string& key, int64_t limit, const std::string& setting) const {
+  if (key.empty() || count_of(key) < limit) return {};
+  return error_format("%.100s has %lld connections to the scheduler; accepted: up to %lld%s%s", key.c_str(),
+                      static_cast<long long>(count_of(key)), static_cast<long long>(limit), setting.empty() ? "" : ", see ",
+                      setting.c_str());
+}
+
 Result<void> ConnectionBounds::check(const Accountable& whose) const {
-  const auto is_full = [&](const std::string& key, int64_t limit, const char* setting) -> Result<void> {
-    if (key.empty() || count_of(key) < limit) return {};
-    return error_format("%.100s has %lld connections to the scheduler; accepted: up to %lld%s%s", key.c_str(),
-                        static_cast<long long>(count_of(key)), static_cast<long long>(limit), setting[0] != 0 ? ", see " : "", setting);
-  };
-  if (auto ok = is_full(whose.process, bounds::kConnectionsPerProcess, ""); !ok) return ok;
-  if (auto ok = is_full(whose.tenant, limits_.per_tenant, variable_of("connections_per_tenant").c_str()); !ok) return ok;
-  if (auto ok = is_full(whose.user, limits_.per_user, variable_of("connections_per_user").c_str()); !ok) return ok;
-  if (limits_.all == 0 || count() < limits_.all / 4 * 3) return {};
-  if (count() >= limits_.all) {
-    return error_format("the scheduler has %lld connections, as many as its limit of open files allows (LimitNOFILE)",
-                        static_cast<long long>(count()));
+  if (auto ok = check_group(whose.process, bounds::kConnectionsPerProcess, ""); !ok) return ok;
+  if (auto ok = check_group(whose.tenant, limits_.per_tenant, variable_of("connections_per_tenant")); !ok) return ok;
+  if (auto ok = check_group(whose.user, limits_.per_user, variable_of("connections_per_user")); !ok) return ok;
+  return check_descriptors(whose);
+}
+
+Result<void> ConnectionBounds::check_descriptors(const Accountable& whose) const {
+  if (limits_.descriptors == 0 || descriptors() < limits_.descriptors / 4 * 3) return {};
+  if (descriptors() + (is_new(whose) ? 2 : 1) > limits_.descriptors) {
+    return error_format("the scheduler has %lld connections of %lld processes, as many as its limit of open files allows (LimitNOFILE)",
+                        static_cast<long long>(count()), static_cast<long long>(processes_));
   }
   // Nearly all places are taken: those that have few go first.
-  const std::string& key = !whose.tenant.empty() ? whose.tenant : whose.user;
-  return is_full(key, bounds::kConnectionsWhenCrowded, "LimitNOFILE of the scheduler");
+  return check_group(!whose.tenant.empty() ? whose.tenant : whose.user, bounds::kConnectionsWhenCrowded, "LimitNOFILE of the scheduler");
 }
 
 // With its bucket full a group is as one that was never there. Before that, leaving and coming back gains nothing.
@@ -128,6 +136,7 @@ Result<void> ConnectionBounds::admit(uint64_t connection, const Accountable& who
     ++refused_;
     return ok;
   }
+  if (is_new(whose)) ++processes_;
   for (const std::string* key : {&whose.tenant, &whose.user, &whose.process}) {
     if (!key->empty()) ++group(*key, now).connections;
   }
@@ -142,6 +151,7 @@ void ConnectionBounds::left(uint64_t connection) {
   for (const std::string* key : {&whose.tenant, &whose.user, &whose.process}) {
     if (const auto group = groups_.find(*key); group != groups_.end()) --group->second.connections;
   }
+  if (is_new(whose)) --processes_;  // that was its last
   connections_.erase(at);
 }
 

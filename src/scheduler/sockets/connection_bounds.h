@@ -42,7 +42,7 @@ class TokenBucket {
 struct Accountable {
   std::string tenant;   // the container, pod or unit
   std::string user;     // who can make units and processes at will
-  std::string process;  // pid and start time
+  std::string process;  // pid and start time; empty: one that nobody knows, so of no other connection
 };
 
 // A process in a container or pod counts for that; below a user's own slice for that user, whatever units and containers it made there;
@@ -57,7 +57,7 @@ class ConnectionBounds {
   struct Limits {
     int64_t per_tenant = bounds::kConnectionsPerTenant;
     int64_t per_user = bounds::kConnectionsPerUser;
-    int64_t all = 0;
+    int64_t descriptors = 0;  // of the scheduler's, that connections may take; 0: any number
     int64_t connects_per_second = bounds::kConnectsPerSecond;
     int64_t connect_burst = bounds::kConnectBurst;
   };
@@ -73,6 +73,8 @@ class ConnectionBounds {
   void charge(uint64_t connection, int64_t cost);
 
   int64_t count() const { return static_cast<int64_t>(connections_.size()); }
+  // Of the scheduler's: a socket for each connection, and a pidfd for each process (PeerProcesses).
+  int64_t descriptors() const { return count() + processes_; }
   uint64_t refused() const { return refused_; }
   uint64_t reads_paused() const { return reads_paused_; }
 
@@ -87,13 +89,17 @@ class ConnectionBounds {
   };
   Group& group(const std::string& key, policy::Instant now);
   Result<void> check(const Accountable& whose) const;
+  Result<void> check_group(const std::string& key, int64_t limit, const std::string& setting) const;
+  Result<void> check_descriptors(const Accountable& whose) const;
   void forget_idle(policy::Instant now);
   int64_t count_of(const std::string& key) const;
+  bool is_new(const Accountable& whose) const;
 
   Limits limits_;
   std::map<std::string, Group> groups_;
   std::map<pid_t, TokenBucket> connects_;  // of processes
   std::map<uint64_t, Connection> connections_;
+  int64_t processes_ = 0;  // that have connections
   policy::Instant forgot_at_ = 0;
   uint64_t refused_ = 0;
   uint64_t reads_paused_ = 0;

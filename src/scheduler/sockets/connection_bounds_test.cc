@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <set>
 #include <sstream>
 
 namespace nvshare::scheduler {
@@ -42,7 +47,7 @@ TEST(AccountableFor, SystemUnitsCountAndSoDoTheirUsersButNotRoot) {
 }
 
 TEST(ConnectionBounds, ATenantsConnectionsAreBoundedAndOthersAreNot) {
-  ConnectionBounds bounds({3, 100, 1000});
+  ConnectionBounds bounds({3, 100, 2000});
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(bounds.admit(id, of_tenant("a", static_cast<int>(id)), 0));
   const auto refused = bounds.admit(4, of_tenant("a"), 0);
   ASSERT_FALSE(refused);
@@ -56,21 +61,73 @@ TEST(ConnectionBounds, ATenantsConnectionsAreBoundedAndOthersAreNot) {
 }
 
 TEST(ConnectionBounds, AProcessIsBoundedInATenantOfMany) {
-  ConnectionBounds bounds({100'000, 100'000, 100'000});
+  ConnectionBounds bounds({100'000, 100'000, 200'000});
   uint64_t id = 0;
   while (bounds.admit(++id, of_tenant("a", 1), 0)) ASSERT_LE(id, 10'000u);
   EXPECT_EQ(static_cast<int64_t>(id), bounds::kConnectionsPerProcess + 1);
   EXPECT_TRUE(bounds.admit(id, of_tenant("a", 2), 0));
 }
 
+// An attacker's processes, one connection each: each takes two descriptors.
 TEST(ConnectionBounds, HostileTenantsLeaveRoomForThoseThatHaveFew) {
-  ConnectionBounds bounds({10'000, 10'000, 4000});
+  ConnectionBounds bounds({10'000, 10'000, 8000});
   uint64_t id = 0;
-  for (int process = 0; bounds.admit(++id, of_tenant("greedy", process / 100), 0); ++process) ASSERT_LE(id, 10'000u);
+  for (int process = 0; bounds.admit(++id, of_tenant("greedy", process), 0); ++process) ASSERT_LE(id, 10'000u);
   EXPECT_EQ(bounds.count(), 3000) << "a quarter is left";
-  for (int i = 0; i < bounds::kConnectionsWhenCrowded; ++i) ASSERT_TRUE(bounds.admit(++id, of_tenant("modest", i), 0));
+  EXPECT_EQ(bounds.descriptors(), 6000);
+  for (int i = 0; i < bounds::kConnectionsWhenCrowded; ++i) ASSERT_TRUE(bounds.admit(++id, of_tenant("modest", 10'000 + i), 0));
   EXPECT_FALSE(bounds.admit(++id, of_tenant("modest"), 0));
-  EXPECT_TRUE(bounds.admit(++id, of_tenant("other"), 0));
+  EXPECT_TRUE(bounds.admit(++id, of_tenant("other", 20'000), 0));
+}
+
+// As many as take two, whoever they are of; of what nobody sees each connection is one.
+TEST(ConnectionBounds, ProcessesWithOneConnectionEachFillHalfOfTheDescriptors) {
+  for (const bool seen : {true, false}) {
+    ConnectionBounds bounds({10'000, 10'000, 401});
+    uint64_t id = 0;
+    const auto whose = [&] { return Accountable{"", "", seen ? "process " + std::to_string(id) : ""}; };
+    while (bounds.admit(++id, whose(), 0)) ASSERT_LE(id, 1000u);
+    EXPECT_EQ(bounds.count(), 200);
+    EXPECT_EQ(bounds.descriptors(), 400);
+    const auto refused = bounds.admit(id, whose(), 0);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(std::string(refused.error().text),
+              "the scheduler has 200 connections of 200 processes, as many as its limit of open files allows (LimitNOFILE)");
+    if (seen) {
+      EXPECT_TRUE(bounds.admit(id, {"", "", "process 7"}, 0)) << "one that is there takes only a socket more";
+    }
+  }
+}
+
+// What is counted is what is taken, and never more than may be, however processes come and go.
+TEST(ConnectionBounds, ConnectionsOfOneProcessTakeOneDescriptorMoreTogether) {
+  constexpr int64_t kMost = 300;
+  ConnectionBounds bounds({10'000, 10'000, kMost});
+  std::mt19937 random(7);
+  std::map<uint64_t, int> connections;  // and the process of each
+  uint64_t next = 0;
+  int64_t most = 0, refused = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    const bool grows = step / 2000 % 2 == 0;
+    if (random() % 10 < (grows ? 9 : 2)) {
+      const int process = static_cast<int>(random() % 150);
+      if (bounds.admit(++next, {"", "", "process " + std::to_string(process)}, 0)) {
+        connections.emplace(next, process);
+      } else {
+        ++refused;
+      }
+    } else if (!connections.empty()) {
+      const auto gone = std::next(connections.begin(), static_cast<long>(random() % connections.size()));
+      bounds.left(gone->first);
+      connections.erase(gone);
+    }
+    std::set<int> processes;
+    for (const auto& [id, process] : connections) processes.insert(process);
+    ASSERT_EQ(bounds.descriptors(), static_cast<int64_t>(connections.size() + processes.size()));
+    most = std::max(most, bounds.descriptors());
+  }
+  EXPECT_EQ(most, kMost) << "all of them are used";
+  EXPECT_GT(refused, 100);
 }
 
 TEST(ConnectionBounds, ReadingPausesBeyondTheRateAndGoesOn) {
