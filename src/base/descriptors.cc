@@ -9,6 +9,8 @@ namespace nvshare {
 namespace {
 
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int) * Descriptors::kMax);
+// As many as a packet can have (SCM_MAX_FD): what there is no room for the kernel closes, at once.
+constexpr size_t kReceivedBytes = CMSG_SPACE(sizeof(int) * 253);
 
 }  // namespace
 
@@ -35,7 +37,7 @@ ssize_t send_packet(int socket, std::span<const std::byte> packet, const Descrip
 
 ssize_t receive_packet(int socket, std::span<std::byte> buffer, Descriptors* descriptors, int flags) {
   descriptors->clear();
-  alignas(cmsghdr) char control[kControlBytes];
+  alignas(cmsghdr) char control[kReceivedBytes];
   iovec data{buffer.data(), buffer.size()};
   msghdr message{};
   message.msg_iov = &data;

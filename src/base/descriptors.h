@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 
@@ -11,27 +12,68 @@
 
 namespace nvshare {
 
+// Who closes descriptors that somebody else has sent: close() may wait for as long as the sender likes (SO_LINGER, FUSE), also where it was
+// the sender's last one only.
+class DescriptorUndertaker {
+ public:
+  virtual ~DescriptorUndertaker() = default;
+  // `whose`: of all that has one such number, one is closed at a time.
+  virtual void bury(FileDescriptor descriptor, uint64_t whose) = 0;
+};
+
 // The descriptors of one packet, owned.
 class Descriptors {
  public:
   static constexpr int kMax = 16;
+
+  Descriptors() = default;
+  ~Descriptors() { clear(); }
+  Descriptors(Descriptors&& other) noexcept { take_all(other); }
+  Descriptors& operator=(Descriptors&& other) noexcept {
+    if (this != &other) {
+      clear();
+      take_all(other);
+    }
+    return *this;
+  }
+
+  // Closes, from now on, what is not taken. Outlives this, and whatever it is moved to. null: closed here.
+  void leave_to(DescriptorUndertaker* undertaker, uint64_t whose) {
+    undertaker_ = undertaker;
+    whose_ = whose;
+  }
 
   int count() const { return count_; }
   int get(int index) const { return fds_[index].get(); }
   FileDescriptor take(int index) { return std::move(fds_[index]); }  // leaves a gap: for who takes them one by one
   // False: it has kMax already; the descriptor is closed.
   bool add(FileDescriptor descriptor) {
-    if (count_ == kMax) return false;
+    if (count_ == kMax) {
+      end(std::move(descriptor));
+      return false;
+    }
     fds_[count_++] = std::move(descriptor);
     return true;
   }
   void clear() {
-    while (count_ > 0) fds_[--count_].reset();
+    while (count_ > 0) end(std::move(fds_[--count_]));
   }
 
  private:
+  void end(FileDescriptor descriptor) {
+    if (undertaker_ != nullptr && descriptor) undertaker_->bury(std::move(descriptor), whose_);
+  }
+  void take_all(Descriptors& other) {
+    for (int i = 0; i < other.count_; ++i) fds_[i] = std::move(other.fds_[i]);
+    count_ = std::exchange(other.count_, 0);
+    undertaker_ = other.undertaker_;
+    whose_ = other.whose_;
+  }
+
   FileDescriptor fds_[kMax];
   int count_ = 0;
+  DescriptorUndertaker* undertaker_ = nullptr;
+  uint64_t whose_ = 0;
 };
 
 // As send() and recv(), with the descriptors; `flags` as theirs. A packet that came with more than Descriptors::kMax is an error

@@ -16,6 +16,7 @@ inline constexpr int64_t kConnectsPerSecond = 1'000;
 inline constexpr int64_t kConnectBurst = 1'000;
 inline constexpr int64_t kDescriptorsKept = 192;
 inline constexpr int64_t kQueuedDescriptorsPerConnection = 512;
+inline constexpr int64_t kUnclosedDescriptors = 512;
 inline constexpr int64_t kRegisterWithinMs = 5'000;
 inline constexpr int64_t kMessagesPerSecond = 20'000;
 inline constexpr int64_t kMessageBurst = 20'000;
@@ -50,6 +51,8 @@ inline constexpr Bound kTable[] = {
     {"times that a process connects at once", kConnectBurst, nullptr, "all its threads may begin together"},
     {"descriptors that connections never take", kDescriptorsKept, nullptr, "for the administrator's socket, locks, files and messages"},
     {"descriptors queued for a connection", kQueuedDescriptorsPerConnection, nullptr, "a client that does not read holds them open"},
+    {"descriptors of a tenant or user that are not closed yet", kUnclosedDescriptors, nullptr,
+     "to close what somebody sent may take as long as the sender likes; beyond it reading pauses"},
     {"ms from connecting to Register", kRegisterWithinMs, nullptr, "a silent connection takes as many descriptors as another"},
     {"messages of a connection in a second", kMessagesPerSecond, nullptr,
      "an honest program sends a few thousand, each after an answer; beyond it reading pauses"},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -15,8 +16,8 @@ namespace {
 constexpr int kPacketsPerWake = 16;
 constexpr int kAcceptsPerWake = 16;
 constexpr int64_t kRetryNs = 50'000'000;
-constexpr int kPacketsDrained = 1024;  // at a close; more than a socket holds
 constexpr int64_t kAcceptAgainNs = 100'000'000;
+constexpr policy::Duration kCloseAgainNs = 20'000'000;  // until more is read of whose descriptors are not closed yet
 constexpr int64_t kMillisecond = 1'000'000;
 // What a message is charged at most: the machine may have been slow, not the message.
 constexpr policy::Duration kHandledMaxNs = 50 * kMillisecond;
@@ -56,13 +57,7 @@ Packet refusal(std::string_view why) {
   return protocol::encode(message, protocol::kVersionMin);
 }
 
-// What the client sent and nobody wants must go before a close: closing a socket with unread packets makes the client's next read fail, and
-// it would not see why it was refused.
-void drain(int socket) {
-  std::byte bytes[protocol::kMessageBytesMax];
-  for (int i = 0; i < kPacketsDrained && recv(socket, bytes, sizeof bytes, MSG_DONTWAIT) > 0; ++i) {
-  }
-}
+uint64_t number_of(const std::string& account) { return std::hash<std::string>{}(account); }
 
 }  // namespace
 
@@ -86,6 +81,12 @@ ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback 
   spdlog::log(descriptors / 2 < kFewPrograms ? spdlog::level::warn : spdlog::level::info,
               "room for {} programs on a GPU each, or {} on {} GPUs each, as the limit of open files is {} (LimitNOFILE, ulimit -Hn)",
               descriptors / 2, descriptors / (kManyGpus + 1), kManyGpus, open_files);
+}
+
+ClientSockets::~ClientSockets() {
+  for (auto& [id, connection] : connections_) end(connection);
+  accept_watch_ = {};
+  closing_.bury_socket(std::move(listener_), 0);
 }
 
 void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors descriptors) {
@@ -120,18 +121,27 @@ void ClientSockets::forget(std::map<ConnectionId, Connection>::iterator at) {
   bounds_.left(at->first);
   processes_.leave(at->first);
   queued_descriptors_ -= at->second.queued_descriptors;
+  end(at->second);
   connections_.erase(at);
+}
+
+void ClientSockets::end(Connection& connection) {
+  connection.socket_watch = {};  // while the number is the socket's
+  closing_.bury_socket(std::move(connection.socket), connection.whose);
 }
 
 void ClientSockets::close(ConnectionId id) {
   spdlog::debug("connection {} is closed by the engine", id);
   auto at = connections_.find(id);
-  if (at == connections_.end()) return;
-  drain(at->second.socket.get());  // what is still queued for it is lost
-  forget(at);
+  if (at != connections_.end()) forget(at);  // what is still queued for it is lost
 }
 
 void ClientSockets::accept_all() {
+  const auto later = [this] {
+    accept_watch_.pause();
+    accept_timer_.arm(monotonic_ns() + kAcceptAgainNs);
+  };
+  if (closing_.waiting() > queued_descriptors_max_) return later();
   for (int i = 0; i < kAcceptsPerWake; ++i) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
@@ -142,21 +152,23 @@ void ClientSockets::accept_all() {
     if (errno == EAGAIN) return;
     warnings_.warn("accept", monotonic_ns(), "cannot accept a client: {}", std::strerror(errno));
     // Out of descriptors or memory; the client stays in the listener's queue, and asking at once would ask for ever.
-    accept_watch_.pause();
-    accept_timer_.arm(monotonic_ns() + kAcceptAgainNs);
-    return;
+    return later();
   }
 }
 
 void ClientSockets::accept(FileDescriptor socket) {
   const policy::Instant now = monotonic_ns();
+  const auto give_up = [&](const Error& why, uint64_t whose) {
+    warnings_.warn("peer", now, "{}", why.text);
+    closing_.bury_socket(std::move(socket), whose);
+  };
   const Result<PeerNumber> number = number_of_peer(socket.get());
-  if (!number) return warnings_.warn("peer", now, "{}", number.error().text);
+  if (!number) return give_up(number.error(), 0);
   if (!bounds_.may_connect(number->pid, now)) {
     return turn_away(std::move(socket), *number, error_format("process %d connects too often", number->pid));
   }
   Result<Peer> peer = peer_of(socket.get());
-  if (!peer) return warnings_.warn("peer", now, "{}", peer.error().text);
+  if (!peer) return give_up(peer.error(), static_cast<uint64_t>(number->pid));
   processes_.end_if_dead(peer->pid);
   Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
   if (whose.tenant.empty() && whose.user.empty()) {  // root's, in no unit: possibly a container whose cgroups nobody knows
@@ -170,6 +182,7 @@ void ClientSockets::accept(FileDescriptor socket) {
   connection.socket = std::move(socket);
   processes_.join(id, peer->pid, std::move(peer->pidfd));
   peer->account = whose.tenant.empty() ? whose.user : whose.tenant;
+  connection.whose = number_of(peer->account);
   engine_->connected(id, std::move(*peer));
   connection.socket_watch = Watch(
       loop_, connection.socket.get(), [this, id] { read(id); }, [this, id] { flush(id); });
@@ -180,8 +193,8 @@ void ClientSockets::accept(FileDescriptor socket) {
 
 void ClientSockets::turn_away(FileDescriptor socket, const PeerNumber& peer, const Error& why) {
   warnings_.warn("turned away", monotonic_ns(), "refused pid {} (user {}): {}", peer.pid, peer.uid, why.text);
-  drain(socket.get());
   static_cast<void>(try_send(socket.get(), {refusal(why.text), {}}));
+  closing_.bury_socket(std::move(socket), static_cast<uint64_t>(peer.pid));
 }
 
 void ClientSockets::drop_silent() {
@@ -224,6 +237,8 @@ void ClientSockets::read(ConnectionId id) {
     if (at == connections_.end()) return;  // refused meanwhile
     const policy::Instant now = monotonic_ns();
     if (const policy::Duration wait = bounds_.wait(id, now); wait > 0) return pause(id, wait);
+    if (closing_.waiting(at->second.whose) >= bounds::kUnclosedDescriptors) return pause(id, kCloseAgainNs);
+    descriptors.leave_to(&closing_, at->second.whose);
     ssize_t length = receive_packet(at->second.socket.get(), bytes, &descriptors, MSG_DONTWAIT);
     if (length < 0 && errno == EINTR) continue;
     if (length < 0 && errno == EAGAIN) return;

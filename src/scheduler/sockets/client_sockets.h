@@ -12,6 +12,7 @@
 #include "loop/event_loop.h"
 #include "protocol/codec.h"
 #include "scheduler/engine/engine.h"
+#include "scheduler/sockets/closing_threads.h"
 #include "scheduler/sockets/connection_bounds.h"
 #include "scheduler/sockets/peer_processes.h"
 
@@ -28,6 +29,7 @@ class ClientSockets : public Transport {
   // `after` is called whenever the engine was. `open_files`: that the process may have (RLIMIT_NOFILE).
   ClientSockets(EventLoop& loop, FileDescriptor listener, Callback after, const ConnectionBounds::Limits& limits, int64_t open_files,
                 policy::Duration register_within);
+  ~ClientSockets() override;
 
   // Before the loop runs. The engine outlives neither the loop nor this.
   void serve(Engine& engine) { engine_ = &engine; }
@@ -44,6 +46,7 @@ class ClientSockets : public Transport {
   };
   struct Connection {
     FileDescriptor socket;
+    uint64_t whose = 0;  // its account's, for the closing threads
     std::deque<Queued> queue;
     int64_t queued_descriptors = 0;
     bool spoke = false;          // and was not refused for it: it has registered
@@ -60,6 +63,7 @@ class ClientSockets : public Transport {
   void pause(ConnectionId connection, policy::Duration time);
   void resume_due();
   void forget(std::map<ConnectionId, Connection>::iterator connection);
+  void end(Connection& connection);
   void flush(ConnectionId connection);
   void drop(ConnectionId connection, const char* why);
   enum class Sent { kYes, kLater, kTooManyInFlight, kNever };
@@ -74,6 +78,7 @@ class ClientSockets : public Transport {
   FileDescriptor listener_;
   Callback after_;
   Engine* engine_ = nullptr;
+  ClosingThreads closing_;  // outlives all that clients have sent
   std::map<ConnectionId, Connection> connections_;
   PeerProcesses processes_;
   ConnectionId next_ = 1;

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "protocol/admin.h"
+#include "scheduler/testing/test_lingering.h"
 #include "scheduler/testing/test_program.h"
 
 namespace nvshare::scheduler {
@@ -83,6 +85,34 @@ TEST_F(HostileTest, ALogThatNobodyReadsHoldsUpNobody) {
   reader.reset();  // and SIGPIPE ended it
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(joiner.join(test_registration(0))) << i;
   EXPECT_TRUE(serves());
+}
+
+// One descriptor with a message of any kind: the scheduler stood in close() until the connection had lingered.
+TEST_F(HostileTest, SocketsThatLingerHoldUpNobody) {
+  TestClient honest = client();
+  run();
+  ASSERT_TRUE(honest.join(test_registration(0)));
+  const FileDescriptor liar(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, (runtime_dir() + kClientSocket).c_str(), sizeof address.sun_path - 1);
+  ASSERT_EQ(connect(liar.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  LingeringSocket told(600), unread(600), beyond(600);
+  kill(scheduler_, SIGSTOP);  // so that its are the last ones
+  const auto send_with = [&](const Packet& packet, FileDescriptor with, int copies) {
+    Descriptors sent;
+    for (int i = 0; i < copies; ++i) sent.add(FileDescriptor(dup(with.get())));
+    ASSERT_GT(send_packet(liar.get(), packet.span(), sent, MSG_NOSIGNAL), 0);
+  };
+  send_with(encode(test_registration(0), 1), {}, 0);
+  send_with(encode(Exported{}), std::move(told.socket), 1);
+  send_with(encode(ReqLock{1}), std::move(beyond.socket), 16);  // refused: none may come with it
+  send_with(encode(ReqLock{2}), std::move(unread.socket), 1);   // never read
+  kill(scheduler_, SIGCONT);
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_TRUE(honest.join(test_registration(0)));
+  EXPECT_TRUE(serves());
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, 10s);
 }
 
 TEST_F(HostileTest, ATenantThatJoinsAgainAndAgainDoesNotFillTheLog) {
