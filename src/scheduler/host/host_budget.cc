@@ -90,6 +90,7 @@ void HostBudget::request(policy::ClientId client, uint64_t request, int64_t tota
     account.missing = 0;
     account.bound = Bound::kNone;
     account.arrival = next_arrival_++;
+    account.waits_since = 0;
   });
   // It has said by now what it has of its connection before. The rest of that is nobody's.
   for (const SegmentId id : ledger_.unowned().left_by(client)) {
@@ -121,10 +122,12 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
   if (account == nullptr || !account->shrinking || account->shrinking->id != shrink) return;
   ledger_.change(client, [&](Account& changed) {
     const bool overdue = changed.shrinking->overdue;
+    const bool gave =
+        bytes > 0 && changed.lent < changed.shrinking->lent_then;  // who says so and gave nothing is asked again for ever else
     changed.shrinking.reset();
     if (overdue) return;
     changed.empty_then = 0;
-    if (bytes > 0) return;
+    if (gave) return;
     changed.shrink_not_before = now + kShrinkAgain;
     changed.empty_then = changed.empty();
   });
@@ -138,12 +141,19 @@ void HostBudget::held(policy::ClientId client, SegmentId segment, int64_t bytes,
     ledger_.unowned().take_leaving(segment);
   } else {
     const int64_t believed = owner == Owner::kProcess ? account->held_process : account->held_scheduler;
-    if (ledger_.knows(segment) || bytes > believed || account->lent + bytes > account->most) return;
+    if (ledger_.knows(segment) || bytes > believed || account->lent + bytes > account->most || bytes > claimable(account->tenant)) return;
     ledger_.change(client, [&](Account& changed) { (owner == Owner::kProcess ? changed.held_process : changed.held_scheduler) -= bytes; });
     ledger_.put(client, segment, {bytes, owner, true, true});
   }
   ledger_.change(client, [](Account& changed) { changed.wanted = std::max(changed.wanted, changed.lent); });
   apply_report(client);  // it came before the segments were known
+}
+
+// What was lent under the budget is within it. Who claims more than anybody could be lent takes what is kept for others.
+int64_t HostBudget::claimable(policy::TenantId tenant) const {
+  if (!budget_) return kNoBound;
+  const int64_t raw = std::max<int64_t>(*budget_ - reserved(), 0);
+  return left_for(ledger_.sums().held_by(tenant, false), raw, *budget_, share(*budget_));
 }
 
 void HostBudget::discarded(SegmentId segment) {
@@ -313,6 +323,7 @@ void HostBudget::reclaim(int64_t bytes, std::optional<policy::ClientId> benefici
     ledger_.change(id, [&](Account& account) {
       // It answers an overdue one first, and what it has asked for since then counts beside that.
       shrinking.asked_since = account.shrinking && account.shrinking->asked_since;
+      shrinking.lent_then = account.lent;
       account.shrinking = shrinking;
       account.wanted = std::min(account.wanted, account.lent);
     });
@@ -350,10 +361,7 @@ void HostBudget::serve(policy::ClientId client, policy::Instant now) {
       decisions_.push_back(Lend{client, id, bytes, Owner::kProcess});
     }
   }
-  if (missing > 0 && account.urgent) {
-    reclaim(missing, client, now);
-    if (memory_comes_back()) return;  // answered when it has
-  }
+  if (missing > 0 && account.urgent && waits_for_others(client, missing, now)) return;
   const int64_t beyond = account.beyond;
   if (missing > 0) return refuse(client, missing, beyond, bound);
   ledger_.change(client, [](Account& changed) {
@@ -361,6 +369,15 @@ void HostBudget::serve(policy::ClientId client, policy::Instant now) {
     changed.beyond = 0;
   });
   if (beyond > 0) decisions_.push_back(Refuse{client, account.request, beyond});
+}
+
+bool HostBudget::waits_for_others(policy::ClientId client, int64_t missing, policy::Instant now) {
+  const policy::Instant since = ledger_.find(client)->waits_since;
+  const bool is_patient = since == 0 || now - since < kShrinkPatienceInAll;
+  if (is_patient) reclaim(missing, client, now);
+  const bool is_asked_for = is_patient && !ledger_.shrinking().empty();
+  if (is_asked_for && since == 0) ledger_.change(client, [&](Account& account) { account.waits_since = now; });
+  return is_asked_for || ledger_.sums().all.coming_back > 0;
 }
 
 // Of clients that do not answer; stopped, perhaps.

@@ -29,7 +29,8 @@ class HostBudget {
   // A tenant that has so many gets none below kPieceMax: each of the scheduler's takes a descriptor.
   static constexpr int64_t kSegmentsSmall = 256;
   static constexpr policy::Duration kShrinkPatience = 2'000'000'000;
-  static constexpr policy::Duration kShrinkAgain = 10'000'000'000;  // after an answer that gave nothing
+  static constexpr policy::Duration kShrinkPatienceInAll = 2 * kShrinkPatience;  // of who asked, however many give little by little
+  static constexpr policy::Duration kShrinkAgain = 10'000'000'000;               // after an answer that gave nothing
   static constexpr policy::Duration kPoolKept = 60'000'000'000;
   static constexpr policy::Duration kLookAgain = 50'000'000;  // whether somebody still has a segment; then twice that, and so on, up to
   static constexpr policy::Duration kLookAgainMost = 1'000'000'000;
@@ -170,7 +171,9 @@ class HostBudget {
   // Asks who has unused segments for `bytes`, less what is asked for already.
   void reclaim(int64_t bytes, std::optional<policy::ClientId> beneficiary, policy::Instant now);
   void give_up_shrinking(policy::Instant now);
-  bool memory_comes_back() const { return ledger_.sums().all.coming_back > 0 || !ledger_.shrinking().empty(); }  // within moments
+  // Asks for what it lacks. True: it is answered once that has come.
+  bool waits_for_others(policy::ClientId client, int64_t missing, policy::Instant now);
+  int64_t claimable(policy::TenantId tenant) const;
 
   std::optional<int64_t> budget_;
   std::optional<int64_t> kept_free_;

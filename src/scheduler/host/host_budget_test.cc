@@ -200,6 +200,46 @@ TEST_F(HostBudgetTest, WhoDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_EQ(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).size(), 1u);
 }
 
+// Its neighbour got no answer, and the scheduler asked again and again, thousands of times a second.
+TEST_F(HostBudgetTest, WhoSaysThatItGaveAndDidNotIsNotWaitedForLong) {
+  budget_.set_bounds({kGiB, {}});
+  ask(1, kGiB);
+  budget_.report(1, kGiB, 0);
+  const auto shrinks = of<HostBudget::Shrink>(ask(2, 512 * kMiB));
+  ASSERT_EQ(shrinks.size(), 1u);
+  budget_.shrunk(1, shrinks[0].shrink, 512 * kMiB, now_);
+  const auto decisions = settle();
+  EXPECT_TRUE(of<HostBudget::Shrink>(decisions).empty());
+  ASSERT_EQ(of<HostBudget::Refuse>(decisions).size(), 1u);
+  EXPECT_EQ(of<HostBudget::Refuse>(decisions)[0].client, 2u);
+}
+
+// A unit at a time, each just before nobody would have waited for it any more.
+TEST_F(HostBudgetTest, WhoGivesLittleByLittleIsNotWaitedForLong) {
+  budget_.set_bounds({kGiB, {}});
+  std::vector<SegmentId> segments;
+  for (int i = 1; i <= 128; ++i) {
+    for (const auto& lend : of<HostBudget::Lend>(ask(1, i * HostBudget::kUnit))) segments.push_back(lend.segment);
+  }
+  ask(1, kGiB);
+  budget_.report(1, kGiB, 0);
+  auto decisions = ask(2, 512 * kMiB);
+  const policy::Instant begun = now_;
+  while (of<HostBudget::Refuse>(decisions).empty() && now_ - begun < 60 * kSecond) {
+    const auto shrinks = of<HostBudget::Shrink>(decisions);
+    ASSERT_EQ(shrinks.size(), 1u);
+    now_ += HostBudget::kShrinkPatience - kSecond / 10;
+    ASSERT_FALSE(segments.empty());
+    budget_.returned(1, segments.back(), now_);
+    segments.pop_back();
+    budget_.report(1, kGiB, 0);
+    budget_.shrunk(1, shrinks[0].shrink, HostBudget::kUnit, now_);
+    decisions = settle();
+  }
+  EXPECT_LE(now_ - begun, HostBudget::kShrinkPatienceInAll + HostBudget::kShrinkPatience);
+  EXPECT_EQ(of<HostBudget::Refuse>(decisions).size(), 1u);
+}
+
 // It had nothing to give when it was asked, then brought memory in that it had swapped out. What it has now is what its neighbour waits for
 // (simulation, seed 61020020).
 TEST_F(HostBudgetTest, WhoGaveNothingIsAskedAgainOnceItHasMore) {
@@ -327,6 +367,27 @@ TEST_F(HostBudgetTest, WhatAnEarlierSchedulerLentCounts) {
   budget_.returned(1, 900, now_);
   EXPECT_TRUE(of<HostBudget::Discard>(settle()).empty()) << "it is not ours to discard";
   EXPECT_EQ(budget_.view().reserved, 324 * kMiB);
+}
+
+// As the kernel shows it: a process can map a file of that name and any size, of which there is not a page.
+TEST_F(HostBudgetTest, WhoClaimsMoreThanThereIsTakesNothingFromOthers) {
+  HostBudget budget([this] { return ++last_id_; });
+  budget.observe({100 * kGiB, std::nullopt});
+  HostBudget::Member liar = member(1);
+  liar.held_scheduler = 1000 * kGiB;
+  budget.join(1, liar);
+  budget.join(2, member(2));
+  for (const bool is_budgeted : {false, true}) {
+    if (is_budgeted) budget.set_bounds({10 * kGiB, {}});
+    for (SegmentId id = 1000; id < 2000; ++id) budget.held(1, id + (is_budgeted ? 1000 : 0), HostBudget::kSegmentMax, Owner::kScheduler);
+    budget.report(1, 0, 0);
+    budget.request(2, ++requests_, (is_budgeted ? 512 : 256) * kMiB, Owner::kProcess, true);
+    EXPECT_EQ(lent(budget.settle(now_)), 256 * kMiB) << (is_budgeted ? "with a budget" : "without");
+    EXPECT_LE(budget.view().reserved, (is_budgeted ? 10 : 400) * kGiB);
+    budget.leave(1);
+    for (const auto& discard : of<HostBudget::Discard>(budget.settle(now_))) budget.discarded(discard.segment);
+    budget.join(1, liar);
+  }
 }
 
 // Each of them ended the scheduler: a segment in the making that its client said it had, and gave back.

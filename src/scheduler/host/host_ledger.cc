@@ -20,7 +20,7 @@ std::optional<HostLedger::Account> HostLedger::close(policy::ClientId client) {
 void HostLedger::count(policy::ClientId client, const Account& account, int sign) {
   sums_.all.lent += sign * account.lent;
   sums_.all.lent_scheduler += sign * account.lent_scheduler;
-  sums_.all.unbuilt += sign * std::max<int64_t>(0, account.lent - account.ready);
+  sums_.all.unbuilt += sign * std::max<int64_t>(0, account.lent - std::max(account.ready, account.adopted));
   sums_.all.used += sign * account.used;
   sums_.all.empty += sign * account.empty();
   sums_.all.empty_scheduler += sign * std::min(account.empty(), account.there_scheduler);
@@ -45,6 +45,7 @@ void HostLedger::count(policy::ClientId client, const Account& account, int sign
 
 void HostLedger::count_segment(Account* account, const Segment& segment, int sign) {
   account->lent += sign * segment.bytes;
+  if (segment.adopted) account->adopted += sign * segment.bytes;
   if (segment.owner != Owner::kScheduler) return;
   account->lent_scheduler += sign * segment.bytes;
   if (segment.there) account->there_scheduler += sign * segment.bytes;
@@ -88,7 +89,7 @@ std::string HostLedger::wrong_in_sums() const {
     anew.open(client, [&](Account& copy) {
       copy = account;
       copy.segments.clear();
-      copy.lent = copy.lent_scheduler = copy.there_scheduler = 0;
+      copy.lent = copy.lent_scheduler = copy.there_scheduler = copy.adopted = 0;
     });
     for (const auto& [id, segment] : account.segments) anew.put(client, id, segment);
   }

@@ -36,6 +36,7 @@ class HostLedger {
     int64_t bytes = 0;
     policy::Instant until = 0;
     bool asked_since = false;  // the client has asked for more: beside what it keeps, which nobody knows until it has answered
+    int64_t lent_then = 0;     // to the client, when it was asked
     bool overdue = false;      // nobody waits for the answer any more; the client may give memory back for it yet
   };
   struct Account {
@@ -51,6 +52,7 @@ class HostLedger {
     bool urgent = false;
     bool answered = true;
     int64_t missing = 0;
+    policy::Instant waits_since = 0;  // for what others give back; 0: it does not
     Bound bound = Bound::kNone;
     int64_t said_ready = 0, said_used = 0;  // as it reported last
     int64_t ready = 0;                      // of that, as far as it was lent
@@ -64,6 +66,7 @@ class HostLedger {
     int64_t lent = 0;             // by all segments
     int64_t lent_scheduler = 0;   // by those that are the scheduler's
     int64_t there_scheduler = 0;  // by those of them that are there
+    int64_t adopted = 0;          // by all that are of an earlier scheduler
 
     // It has some, may have some of before, or waits for some.
     bool has_or_wants() const { return !segments.empty() || held_process > 0 || held_scheduler > 0 || missing > 0 || !answered; }
