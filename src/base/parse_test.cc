@@ -65,6 +65,9 @@ TEST(Printable, TakesOutEveryControlCharacter) {
   EXPECT_EQ(printable("\xe0\x82\x9b"), "???") << "the same, longer than it need be";
   EXPECT_EQ(printable("Größe 日本 \xf0\x9f\x98\x80"), "Größe 日本 \xf0\x9f\x98\x80");
   EXPECT_EQ(printable("cut \xe6\x97"), "cut ??");
+  EXPECT_EQ(printable("\xed\xa0\x80 \xf4\x90\x80\x80 \xf4\x8f\xbf\xbd"), "??? ???? \xf4\x8f\xbf\xbd") << "half a pair, and beyond the last";
+  EXPECT_EQ(printable("a\u202egnp\u2066b\u200fc\u061cd\u2028e\u2027\u202f\u2065"), "a?gnp?b?c?d?e\u2027\u202f\u2065")
+      << "which turn a line around";
 }
 
 }  // namespace

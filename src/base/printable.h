@@ -15,10 +15,18 @@ inline size_t utf8_length(std::string_view text) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
   const bool overlong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xf0 && byte(1) < 0x90);
-  return overlong ? 0 : length;
+  const bool is_none = (lead == 0xed && byte(1) >= 0xa0) || (lead == 0xf4 && byte(1) >= 0x90);  // a surrogate, or beyond the last
+  return overlong || is_none ? 0 : length;
 }
 
-// Control characters and bytes that are no UTF-8 become question marks. Terminals obey U+0080 to U+009F as well, and as single bytes.
+// A line's end, or what turns the order around of what follows, as U+202E does: a name could make a line say something else.
+inline bool changes_the_line(std::string_view character) {
+  return character == "\u061c" || character == "\u200e" || character == "\u200f" || (character >= "\u2028" && character <= "\u202e") ||
+         (character >= "\u2066" && character <= "\u2069");
+}
+
+// Control characters, those that change the line, and bytes that are no UTF-8 become question marks. Terminals obey U+0080 to U+009F as
+// well, and as single bytes.
 inline std::string printable(std::string_view text) {
   std::string shown;
   shown.reserve(text.size());
@@ -27,7 +35,7 @@ inline std::string printable(std::string_view text) {
     const auto c = static_cast<unsigned char>(text[i]);
     const bool is_c0 = c < 0x20 || c == 0x7f;
     const bool is_c1 = length == 2 && c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if (length == 0 || is_c0 || is_c1) {
+    if (length == 0 || is_c0 || is_c1 || changes_the_line(text.substr(i, length))) {
       shown += '?';
     } else {
       shown += text.substr(i, length);
