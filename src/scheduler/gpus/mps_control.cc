@@ -24,6 +24,8 @@ namespace {
 constexpr size_t kOutputMost = 64 << 10;
 constexpr size_t kPathMost = 107;  // of a Unix socket
 constexpr size_t kGroupsMost = 1024;
+constexpr int64_t kLastLineMost = 4096;
+constexpr int kLaunchPatienceMs = 3000;
 constexpr const char* kUsualFolders[] = {"/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/opt/bin"};
 constexpr char kHowToAllow[] =
     "; a scheduler that serves several users needs the right to (deploy/systemd/mps.conf), and each user's own scheduler does not";
@@ -124,6 +126,18 @@ Result<pid_t> run(Launch launch) {
   if (pid == 0) become(launch, arguments.data(), environment.data(), writes.get());
   if (pid < 0) return error_format("cannot start %s: %s", kMpsControlProgram, std::strerror(errno));
   writes.reset();
+  // The child is its user's before it is the program: that may stop it, or mount something where it makes its folders.
+  pollfd ready{reads.get(), POLLIN, 0};
+  int seen = 0;
+  do {
+    seen = poll(&ready, 1, kLaunchPatienceMs);
+  } while (seen < 0 && errno == EINTR);
+  if (seen <= 0) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    return error_format("cannot start %s as user %u: it did not get that far within %d ms", kMpsControlProgram, launch.user->uid,
+                        kLaunchPatienceMs);
+  }
   Failure failure{};
   ssize_t length = 0;
   do {
@@ -316,8 +330,15 @@ MpsNote read_mps_note(const MpsFolders& folders, uid_t user) {
   return note;
 }
 
+// A daemon can be made to print without end by its user.
 std::string last_line_of_file(const std::string& path) {
-  std::istringstream lines(text_of(path));
+  std::ifstream file(path, std::ios::ate);
+  const auto size = static_cast<int64_t>(file.tellg());
+  std::string end(static_cast<size_t>(std::clamp<int64_t>(size, 0, kLastLineMost)), '\0');
+  file.seekg(std::max<int64_t>(size - kLastLineMost, 0));
+  file.read(end.data(), static_cast<std::streamsize>(end.size()));
+  end.resize(static_cast<size_t>(file.gcount()));
+  std::istringstream lines(end);
   std::string last;
   for (std::string line; std::getline(lines, line);) {
     if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;

@@ -1,9 +1,12 @@
 #include "scheduler/gpus/mps_control.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 
 #include "scheduler/testing/test_client.h"
@@ -23,6 +26,36 @@ TEST(MpsControl, AUsersGroupsAreThoseOfTheProcessThatAsks) {
   EXPECT_EQ(user->gid, 2u) << "the effective one";
   EXPECT_EQ(user->groups, (std::vector<gid_t>{5, 6, 44}));
   EXPECT_FALSE(mps_user_of(7, "")) << "a process that is gone";
+}
+
+// The thread that asks stood still for good, and with it all daemons and the scheduler's end.
+TEST(MpsControl, AProcessThatIsHeldUpBeforeItIsTheProgramIsEnded) {
+  const TestFolder folder;
+  const MpsFolders folders = MpsFolders::of(folder.path(), geteuid());
+  const std::string program = folder.path() + "/program";
+  // Whoever opens it waits for the lease: /proc/sys/fs/lease-break-time, 45 s.
+  const FileDescriptor lease(open(program.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0755));
+  const auto former = signal(SIGIO, SIG_IGN);
+  ASSERT_EQ(fcntl(lease.get(), F_SETLEASE, F_WRLCK), 0);
+  const auto begun = std::chrono::steady_clock::now();
+  const auto answer = ask_mps_control(program, {geteuid(), getegid(), {}}, folders, "quit\n", std::chrono::milliseconds(100));
+  EXPECT_FALSE(answer);
+  EXPECT_NE(std::string(answer.error().text).find("did not get that far"), std::string::npos) << answer.error().text;
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));
+  fcntl(lease.get(), F_SETLEASE, F_UNLCK);
+  signal(SIGIO, former);
+}
+
+// A user can make its daemon print without end.
+TEST(MpsControl, OnlyTheEndOfWhatADaemonPrintedIsRead) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/out";
+  EXPECT_EQ(last_line_of_file(path), "");
+  std::ofstream(path) << "first\nlast\n \n";
+  EXPECT_EQ(last_line_of_file(path), "last");
+  ASSERT_EQ(truncate(path.c_str(), off_t{64} << 30), 0) << "more than there is memory";
+  std::ofstream(path, std::ios::app) << "\nits last words\n";
+  EXPECT_EQ(last_line_of_file(path), "its last words");
 }
 
 TEST(MpsControl, ANoteIsReadAsItWasWritten) {

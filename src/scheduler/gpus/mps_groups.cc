@@ -15,6 +15,7 @@ constexpr int64_t kBetweenLooks = 10 * kOneSecond;
 // After a program has come: soon at first, as it may become a client before the server lists it.
 constexpr int64_t kSoon[] = {20 * kOneMillisecond, 100 * kOneMillisecond, 400 * kOneMillisecond, kOneSecond, 3 * kOneSecond};
 constexpr int kSoonLooks = std::size(kSoon);
+constexpr int64_t kLooksApart = 100 * kOneMillisecond;  // programs may come as fast as their user likes, and each look starts two processes
 
 int64_t backoff_after(int failures) {
   int64_t delay = MpsGroups::kBackoffMin;
@@ -69,9 +70,22 @@ void MpsGroups::start(uid_t user, Group& group, Instant now, Actions& actions) {
   actions.emplace_back(Start{user});
 }
 
+// Of users whose daemon has ended, and is not to be started again unless somebody asks, who asked longest ago.
+bool MpsGroups::makes_room(Instant now) {
+  auto oldest = groups_.end();
+  for (auto at = groups_.begin(); at != groups_.end(); ++at) {
+    const Group& group = at->second;
+    const bool is_over = group.state == State::kDown && group.askers.empty() && deadline_of(group) == kNever && now >= group.retry_at;
+    if (is_over && (oldest == groups_.end() || group.wanted_at < oldest->second.wanted_at)) oldest = at;
+  }
+  if (oldest == groups_.end()) return false;
+  groups_.erase(oldest);
+  return true;
+}
+
 MpsGroups::Actions MpsGroups::asked(uid_t user, Asker asker, Instant now) {
   Actions actions;
-  if (!groups_.contains(user) && groups_.size() >= kGroupsMost) {
+  if (!groups_.contains(user) && groups_.size() >= kGroupsMost && !makes_room(now)) {
     actions.emplace_back(Answer{asker, user, "programs of " + std::to_string(kGroupsMost) + " users have an MPS daemon already"});
     return actions;
   }
@@ -166,6 +180,7 @@ MpsGroups::Actions MpsGroups::looked(uid_t user, const Looked& seen, Instant now
   Actions actions;
   Group& group = groups_[user];
   group.looking = false;
+  group.looked_at = now;
   if (group.state == State::kDown || group.state == State::kEnding) return actions;
   if (!seen.answered) {
     group.look_at = now + (group.state == State::kStarting ? kBetweenLooksAtStart : kOneSecond);
@@ -204,7 +219,7 @@ MpsGroups::Actions MpsGroups::joined(uid_t user, Instant now) {
   const auto at = groups_.find(user);
   if (at == groups_.end() || at->second.state != State::kServing) return {};
   at->second.looks_soon = kSoonLooks - 1;
-  at->second.look_at = std::min(at->second.look_at, now + kSoon[0]);
+  at->second.look_at = std::min(at->second.look_at, std::max(now + kSoon[0], at->second.looked_at + kLooksApart));
   return {};
 }
 

@@ -99,6 +99,7 @@ class MpsGroups {
     int unanswered = 0;
     bool looking = false;
     Instant look_at = 0;
+    Instant looked_at = 0;
     int looks_soon = 0;  // how many of the next looks come soon, because a program has just come
     uint64_t restarts = 0;
     std::vector<Asker> askers;
@@ -110,6 +111,7 @@ class MpsGroups {
   static const char* name_of(State state);
   void start(uid_t user, Group& group, Instant now, Actions& actions);
   void set_state(Group& group, State state, Instant now);
+  bool makes_room(Instant now);
   void fail(uid_t user, Group& group, const std::string& why, Instant now, Actions& actions);
   void answer(uid_t user, Group& group, const std::string& refusal, Actions& actions);
   void look_after(uid_t user, Group& group, Instant now, Actions& actions);

@@ -112,6 +112,35 @@ TEST_F(MpsGroupsTest, UsersAreBounded) {
   EXPECT_NE(answers[0].refusal.find("64 users"), std::string::npos) << answers[0].refusal;
 }
 
+// They counted for good: the 65th user of a machine never got a daemon.
+TEST_F(MpsGroupsTest, UsersWhoseDaemonHasEndedMakeRoom) {
+  for (uid_t user = 1; user <= MpsGroups::kGroupsMost; ++user) ask(user, user);
+  pass_for(kSecond);
+  ask(99, 1);  // and again, last
+  pass_for(MpsGroups::kIdle + 60 * kSecond);
+  ask(100, 5000);
+  const auto answers = all_of<MpsGroups::Answer>(pass_for(kSecond));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].refusal, "");
+  EXPECT_EQ(groups_.report().size(), MpsGroups::kGroupsMost);
+  const int starts = starts_;
+  ask(101, 1);
+  EXPECT_EQ(starts_, starts + 1) << "its own place went to nobody";
+}
+
+TEST_F(MpsGroupsTest, WhoJoinsAgainAndAgainIsNotLookedAtEachTime) {
+  ask(1);
+  pass_for(60 * kSecond);
+  const int before = looks_;
+  MpsGroups::Actions actions;
+  for (int i = 0; i < 1000; ++i) {
+    perform(groups_.joined(kUser, now_), actions);
+    pass_for(5 * kSecond / 1000);
+  }
+  EXPECT_LE(looks_ - before, 60) << "each starts two processes";
+  EXPECT_GE(looks_ - before, 10);
+}
+
 TEST_F(MpsGroupsTest, ADaemonThatEndsIsStartedAgainMoreAndMoreRarely) {
   ask(1);
   pass_for(kSecond);

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kAskPatience{2'000};
 constexpr std::chrono::milliseconds kAskPatienceAtEnd{1'000};
-constexpr int kQuitPatienceMs = 2'000;  // at the end
+constexpr int kQuitPatienceMs = 2'000;           // at the end
+constexpr std::chrono::seconds kEndPatience{5};  // for all daemons, which their users may have stopped
 constexpr std::string_view kNoteSuffix = ".daemon";
 
 protocol::MpsGroup message_of(protocol::MpsState state, const std::string& directory, const std::string& reason) {
@@ -265,7 +266,12 @@ void MpsService::work() {
 }
 
 void MpsService::end_unused() {
+  const auto until = std::chrono::steady_clock::now() + kEndPatience;
   for (auto& [user, daemon] : daemons_) {
+    if (std::chrono::steady_clock::now() >= until) {
+      spdlog::warn("MPS daemons take long to answer: those of the users from {} on stay; the next scheduler takes them over", user);
+      return;
+    }
     if (daemon.pid == 0) {  // started a moment ago, perhaps
       const MpsNote note = read_mps_note(daemon.folders, user);
       daemon.pidfd = note.pid > 0 ? open_process(note.pid) : FileDescriptor();
