@@ -61,6 +61,7 @@ Crowd::Crowd(const std::string& socket_path) : news_(eventfd(0, EFD_NONBLOCK | E
 
 Crowd::~Crowd() {
   kill_all();
+  wait_for_all();
   for (const Place& place : places_) munmap(place.stack, kStackBytes);
 }
 
@@ -107,11 +108,14 @@ void Crowd::forget_dead() {
 }
 
 void Crowd::kill_all() {
-  dying_.clear();
-  free_.clear();
   for (const Place& place : places_) {
     if (place.pid > 0) ::kill(place.pid, SIGKILL);
   }
+}
+
+void Crowd::wait_for_all() {
+  dying_.clear();
+  free_.clear();
   for (size_t at = 0; at < places_.size(); ++at) {
     if (places_[at].pid > 0) waitpid(places_[at].pid, nullptr, 0);
     places_[at].pid = -1;

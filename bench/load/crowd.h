@@ -36,7 +36,8 @@ class Crowd {
   bool has_answered(size_t place) const { return places_[place].connected.load(std::memory_order_acquire) != 0; }
   bool has_connected(size_t place) const { return places_[place].connected.load(std::memory_order_acquire) > 0; }
   void kill(size_t place);
-  void kill_all();  // and waits for their ends
+  void kill_all();
+  void wait_for_all();  // those that were killed: the kernel forgets what others have read of them, which takes it a while
 
   // What a process does, and where; of use here alone.
   struct Place {

@@ -301,11 +301,16 @@ Json measure_deaths(const Options& options, const Scheduler& scheduler, Crowd& c
     left = report.value("clients", Json::array()).size();
     usleep(20'000);
   }
+  const double wall = wall_since(begin);
+  const double used = scheduler.cpu_seconds() - cpu;
+  const int64_t gone = now_ns();
+  crowd.wait_for_all();
   return {{"clients", clients},
           {"left", left},
-          {"wall_s", wall_since(begin)},
+          {"wall_s", wall},
           {"kills_took_s", killed},
-          {"cpu_ms_each", (scheduler.cpu_seconds() - cpu) * 1e3 / static_cast<double>(std::max<size_t>(clients, 1))}};
+          {"waited_for_s", wall_since(gone)},
+          {"cpu_ms_each", used * 1e3 / static_cast<double>(std::max<size_t>(clients, 1))}};
 }
 
 double load_average() {

@@ -100,10 +100,18 @@ static void forget_priority(Gpu& gpu, const Client& client) {
 }
 
 static void note_on_several(State& state, TenantId tenant, Spread& spread) {
-  if (spread.on.size() > 1 && spread.clients <= kGangMost) {
+  if (state.config.gang_turns && spread.on.size() > 1 && spread.clients <= kGangMost) {
     state.on_several.emplace(tenant, &spread);
   } else {
     state.on_several.erase(tenant);
+  }
+}
+
+void note_gang_turns_changed(State& state) {
+  state.around.clear();
+  for (auto& [tenant, spread] : state.spread) {
+    spread.changed = true;
+    note_on_several(state, tenant, spread);
   }
 }
 

@@ -248,7 +248,7 @@ struct Gang {
   GangId id;
   std::vector<Member> members;  // by GPU, then by client
   uint64_t gpus = 0;            // a bit for each, some may share one
-  bool whole = false;           // its turns are on all GPUs together: gangs are wanted, and its clients fit together on each GPU
+  bool whole = false;           // its turns are on all GPUs together: its clients fit together on each GPU
   bool split_noted = false;
   Instant last_used = 0;  // end of its last turn
 
@@ -294,14 +294,14 @@ class State {
  public:
   Config config;
   std::map<GpuId, Gpu> gpus;
-  PointerTable<Client> clients;                         // of all GPUs
-  FlatSet<std::pair<Instant, GpuId>> wakes;             // when GPUs are to be looked at again (Gpu::wake)
-  std::map<TenantId, std::map<GpuId, int64_t>> homes;   // how many clients of tenants are where
-  std::map<GpuId, Gpu*> limited;                        // GPUs on which time is billed (Quota::limited)
-  std::map<GangId, Gang> gangs;                         // kept up to date by form_gangs()
-  std::map<TenantId, Spread> spread;                    // of tenants' clients that may be in gangs
-  FlatMap<TenantId, Spread*> on_several;                // tenants of `spread` with several GPUs, and no more than kGangMost clients
-  std::map<GpuId, std::set<GpuId>> around;              // as gpus_around() found them, for one, since clients came or went
+  PointerTable<Client> clients;                        // of all GPUs
+  FlatSet<std::pair<Instant, GpuId>> wakes;            // when GPUs are to be looked at again (Gpu::wake)
+  std::map<TenantId, std::map<GpuId, int64_t>> homes;  // how many clients of tenants are where
+  std::map<GpuId, Gpu*> limited;                       // GPUs on which time is billed (Quota::limited)
+  std::map<GangId, Gang> gangs;                        // kept up to date by form_gangs()
+  std::map<TenantId, Spread> spread;                   // of tenants' clients that may be in gangs
+  FlatMap<TenantId, Spread*> on_several;    // where gangs are wanted: tenants of `spread` with several GPUs and at most kGangMost clients
+  std::map<GpuId, std::set<GpuId>> around;  // as gpus_around() found them, for one, since clients came or went
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone
   std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
   std::map<TenantId, TenantTurns> turns;                // of tenants that take theirs in another way than all

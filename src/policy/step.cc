@@ -171,6 +171,7 @@ Concerned take(Context& context, const MemoryBelieved& e) {
 
 Concerned take(Context& context, const ConfigChanged& e) {
   const Config former = std::exchange(context.state.config, e.config);
+  if (former.gang_turns != e.config.gang_turns) note_gang_turns_changed(context.state);
   quota_config_changed(context, former);
   return kAll;
 }
@@ -262,6 +263,7 @@ void settle(Context& context, const Gpus& gpus) {
 // The GPUs of a tenant of which a client comes or goes, and those around them: that client may be all that ties them together, or one too
 // many for a gang.
 std::set<GpuId> around_before(State& state, const Event& event) {
+  if (!state.config.gang_turns) return {};
   std::optional<TenantId> tenant;
   if (const auto* joined = std::get_if<ClientJoined>(&event)) tenant = joined->tenant;
   if (const auto* left = std::get_if<ClientLeft>(&event)) {

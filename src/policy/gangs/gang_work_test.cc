@@ -14,10 +14,9 @@ constexpr Duration kSec = 1'000'000'000;
 class GangWork : public ::testing::Test {
  protected:
   GangWork() {
-    Config config;
-    config.switch_time_mode = SwitchTimeMode::kFixed;
-    config.switch_time_fixed = 2 * kSec;
-    state_ = make_state(config);
+    config_.switch_time_mode = SwitchTimeMode::kFixed;
+    config_.switch_time_fixed = 2 * kSec;
+    state_ = make_state(config_);
     for (GpuId gpu = 0; gpu < 10; ++gpu) feed(GpuAppeared{gpu, 1024 * kGiB});
   }
 
@@ -38,6 +37,7 @@ class GangWork : public ::testing::Test {
     return on ? on->clients.front().gang_gpus : 0;
   }
 
+  Config config_;
   StatePointer state_;
   Instant now_ = 100 * kSec;
 };
@@ -58,6 +58,26 @@ TEST_F(GangWork, AnEventConcernsTheGpusThatGangsTieToItsOwn) {
   EXPECT_EQ(update(2), (Ids{0, 1}));
   EXPECT_EQ(gang_gpus(2), 2U);
   EXPECT_EQ(feed(Tick{}).size(), 10U);
+}
+
+// Thousands of programs on two GPUs each tied all of them together where nobody wanted gangs.
+TEST_F(GangWork, WithoutTurnsOfGangsNothingTiesGpusTogether) {
+  const auto want_gangs = [&](bool wanted) {
+    config_.gang_turns = wanted;
+    EXPECT_EQ(feed(ConfigChanged{config_}).size(), 10U);
+  };
+  want_gangs(false);
+  join(1, 0, 100);
+  EXPECT_EQ(join(2, 1, 100), Ids{1});
+  EXPECT_EQ(update(1), Ids{0});
+  EXPECT_EQ(gang_gpus(1), 0U);
+  want_gangs(true);
+  EXPECT_EQ(gang_gpus(1), 2U);
+  EXPECT_EQ(update(1), (Ids{0, 1}));
+  want_gangs(false);
+  EXPECT_EQ(gang_gpus(1), 0U);
+  EXPECT_EQ(update(1), Ids{0});
+  EXPECT_EQ(feed(ClientLeft{2, true}), Ids{1});
 }
 
 TEST_F(GangWork, ATenantWithManyClientsIsInNoGang) {

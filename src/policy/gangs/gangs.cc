@@ -161,7 +161,7 @@ Gang& form_gang(Context& context, GangId id, bool changed, Members members) {
     gang.last_used = context.now;
     each_member(gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.past.last_used); });
   }
-  gang.whole = state.config.gang_turns && fits_together(state, gang);
+  gang.whole = fits_together(state, gang);
   return gang;
 }
 
@@ -172,7 +172,7 @@ void form_gangs_of_processes(Context& context, const Gang& all) {
   auto at = state.gangs.upper_bound({tenant, 0});
   if (all.whole && (at == state.gangs.end() || at->first.tenant != tenant)) return;
   std::map<ProcessId, std::vector<Gang::Member>> of_processes;
-  if (state.config.gang_turns && !all.whole) {
+  if (!all.whole) {
     for (const Gang::Member& member : all.members) of_processes[member.is->process].push_back(member);
   }
   // Members are in the order of their GPUs.
@@ -209,7 +209,7 @@ void form_gangs(Context& context, const Gpus& gpus) {
     const TenantId tenant = id;
     const bool changed = std::exchange(spread->changed, false);
     Gang& gang = form_gang(context, {tenant, 0}, changed, [&, spread = spread] { return members_of(state, tenant, *spread); });
-    if (state.config.gang_turns && !gang.whole && !gang.split_noted) {
+    if (!gang.whole && !gang.split_noted) {
       gang.split_noted = true;
       context.note(Note::Level::kInfo, gang.members.front().client,
                    "the programs of its tenant do not fit together on one of its GPUs: each takes its turns by itself");

@@ -135,7 +135,7 @@ void growth_ends(Client& client, Instant now) {
 // again: beside a gang that runs an allocation waits for the lock instead of becoming an address, so that nothing else shows it. What the
 // client asked for also says whether its tenant fits together.
 void note_unmet(const Context& context, Client& client) {
-  const bool in_gangs = context.config().gang_turns && client.gang && context.state.on_several.contains(client.tenant);
+  const bool in_gangs = client.gang && context.state.on_several.contains(client.tenant);
   client.unmet = in_gangs && client.growth && !client.growth->satisfied ? client.growth->wanted : 0;
 }
 

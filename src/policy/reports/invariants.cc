@@ -381,7 +381,7 @@ std::optional<std::string> check_invariants(const State& state) {
     size_t sum = 0;
     for (const auto& [gpu, count] : spread.on) sum += static_cast<size_t>(count);
     if (sum != spread.clients) return "the count of a tenant's clients is not that of its clients on each GPU";
-    const bool may_be_gang = spread.on.size() > 1 && spread.clients <= kGangMost;
+    const bool may_be_gang = state.config.gang_turns && spread.on.size() > 1 && spread.clients <= kGangMost;
     if (may_be_gang != state.on_several.contains(tenant)) return "the tenants on several GPUs are not all known";
   }
   return std::nullopt;

@@ -109,18 +109,15 @@ TEST_F(ClientSocketsTest, ConnectionsOfOneProcessTakeOneDescriptorMoreTogether) 
   const int before = open_descriptors();
   std::vector<FileDescriptor> clients;
   for (int i = 0; i < 10; ++i) clients.push_back(connect());
-  served.run({{[&] { return served.has(10); },
-               [&] {
-                 EXPECT_EQ(open_descriptors(), before + 10 + 10 + 1) << "ends here, ends of the scheduler, and one pidfd";
-                 EXPECT_EQ(served.sockets.bounds().descriptors(), 11);
-                 clients.resize(3);
-               }},
-              {[&] { return served.has(3); },
-               [&] {
-                 EXPECT_EQ(open_descriptors(), before + 3 + 3 + 1);
-                 clients.clear();
-               }},
-              {[&] { return served.has(0); }, [&] { EXPECT_EQ(open_descriptors(), before); }}});
+  served.run(
+      {{[&] { return served.has(10); },
+        [&] {
+          EXPECT_EQ(open_descriptors(), before + 10 + 10 + 1) << "ends here, ends of the scheduler, and one pidfd";
+          EXPECT_EQ(served.sockets.bounds().descriptors(), 11);
+          clients.resize(3);
+        }},
+       {[&] { return served.has(3) && open_descriptors() == before + 3 + 3 + 1; }, [&] { clients.clear(); }},  // a thread closes them
+       {[&] { return served.has(0) && open_descriptors() == before; }, [] {}}});
 }
 
 // Their sockets live on, in another process's hands.
