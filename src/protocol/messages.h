@@ -252,7 +252,8 @@ struct LockReleased {
   uint32_t idle_us;       // for so long before that the GPU had nothing to do for the client, as far as it knows; not billed as use
   uint64_t reserved_too;  // libraries of 0.2 and before say here how long the drain took
   uint64_t used_ns;       // from the turn's first submission to the end of its last work, as the client saw it; 0 = nothing was submitted.
-                          // What else the turn lasted is not billed, as far as the scheduler believes it
+                          // What else the turn lasted is not billed, as far as the scheduler believes it. Of a burst that ended by
+                          // itself also without what passed until the GPU ran it, and until its end was known (docs/adr/0010)
   MemoryReport memory;
   // since version 3
   uint64_t submissions;  // in the turn, all of which have ended: how fast the client was beside others; 0 = it does not say

@@ -45,8 +45,10 @@ TEST(Limits, AProgramThatIsAllowedToPausesAndGoesOnWithoutAsking) {
   Stage stage;
   ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .idle_release_us = 1000, .pause_us = 300});
   const int rounds = scaled(8, 2);
-  Child& child = stage.start("bursts", {"bursts", "--work", "5000", "--pause", "40000", "--rounds", std::to_string(rounds)});
+  Child& child = stage.start("bursts", {"bursts", "--work", "5000", "--pause", "40000", "--rounds", std::to_string(rounds)},
+                             {{"NVSHARE_LOG_LEVEL", "debug"}});
   stage.expect_success(child);
+  EXPECT_TRUE(child.logged("a submission of nothing takes ")) << "it is measured in pauses\n" << child.log();
   auto pauses = scheduler.pauses();
   ASSERT_GE(static_cast<int>(pauses.size()), kWays * rounds / 2);
   EXPECT_EQ(scheduler.grants(), 1);

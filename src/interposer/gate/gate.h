@@ -32,6 +32,7 @@ struct alignas(64) Mark {
   std::atomic<uint64_t> thread{0};       // its number: no two threads ever have the same
   std::atomic<uint64_t> submissions{0};  // watched ones; written by the owner only
   Pacer* pacer = nullptr;                // of the owner; made when first needed
+  uint32_t waited_entry = 0;             // entries() of the last one that had waited for the gate; the owner's
   Mark* next = nullptr;
 };
 

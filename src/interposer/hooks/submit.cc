@@ -34,6 +34,7 @@ uint32_t enter_slowly(Process& process, Mark* mark, uint32_t flags, Target targe
     process.gate.leave(mark);
     process.wait_for_gate();
     flags = process.gate.enter(mark);
+    mark->waited_entry = mark->entries();
   }
 }
 
@@ -44,6 +45,7 @@ void leave_slowly(Process& process, Mark* mark, uint32_t flags, Target target) {
   bool paced = watched && target.has_stream && (flags & (Gate::kCapturing | Gate::kClosedMask)) == 0;
   if (watched) mark->submissions.store(mark->submissions.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (paced) {
+    if (mark->entries() == mark->waited_entry) process.first_submitted();
     if (mark->pacer == nullptr) mark->pacer = new Pacer(process);
     mark->pacer->submitted(target.stream, (flags & Gate::kLimited) != 0);
   }

@@ -48,6 +48,8 @@ turn::Effects Turns::step(const Happening& what) {
   seen.capturing = device_.process().captures.capturing();
   seen.other_gpus = locks_.load(std::memory_order_relaxed) > (turn::holds_lock(turn_) ? 1 : 0);
   seen.first_use = signs.first_use_ns_.load(std::memory_order_relaxed);
+  seen.first_submitted = signs.first_submitted_ns_.load(std::memory_order_relaxed);
+  seen.launch_ns = device_.swap_engine().launch_ns();
   const int64_t now = now_ns();
   seen.longest_work_ns = Pacer::work_seen().longest_ns(now);
   const bool held = turn::holds_lock(turn_);
@@ -82,7 +84,10 @@ void Turns::carry_out(const turn::LookForWaiters&) {
   wish_known_.store(false, std::memory_order_seq_cst);
   step(turn::WaitersSeen{device_.process().gate.waiting() > 0});
 }
-void Turns::carry_out(const turn::BeginUse&) { signs.first_use_ns_.store(0, std::memory_order_relaxed); }
+void Turns::carry_out(const turn::BeginUse&) {
+  signs.first_use_ns_.store(0, std::memory_order_relaxed);
+  signs.first_submitted_ns_.store(0, std::memory_order_relaxed);
+}
 void Turns::carry_out(const turn::SetBudget& effect) { signs.budget_.store(effect.bytes, std::memory_order_release); }
 void Turns::carry_out(const turn::StartDrain& effect) { device_.swap_engine().drain(effect.drain); }
 void Turns::carry_out(const turn::StartLoad& effect) { load_due_ = effect.grant; }

@@ -37,6 +37,11 @@ class TurnSigns {
     int64_t none = 0;
     first_use_ns_.compare_exchange_strong(none, now_ns, std::memory_order_relaxed);
   }
+  // Its first submission has returned.
+  void submitted(int64_t now_ns) {
+    int64_t none = 0;
+    first_submitted_ns_.compare_exchange_strong(none, now_ns, std::memory_order_relaxed);
+  }
 
  private:
   friend class Turns;
@@ -46,6 +51,7 @@ class TurnSigns {
   std::atomic<uint32_t> memory_waiters_{0};
   std::atomic<bool> hurried_{false};
   std::atomic<int64_t> first_use_ns_{0};  // in this turn; 0: not yet
+  std::atomic<int64_t> first_submitted_ns_{0};
 };
 
 class Turns {

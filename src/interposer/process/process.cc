@@ -286,6 +286,11 @@ void Process::wait_for_gate(const TurnSigns* joins) {
   });
 }
 
+void Process::first_submitted() {
+  const int64_t now = now_ns();
+  for_each_device([now](Device& device) { device.turns().signs.submitted(now); });
+}
+
 // ---- fork ----
 
 void Process::reset_after_fork() {

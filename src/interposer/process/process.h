@@ -77,6 +77,8 @@ class Process {
   // Blocks until the gate is open for all GPUs, asking for the locks that are missing, or until the program ends; where `joins` says so, no
   // longer than others of that tenant run without it.
   void wait_for_gate(const TurnSigns* joins = nullptr);
+  // The submission of a thread that had waited for the gate has returned; its work goes on.
+  void first_submitted();
   bool ending() const { return (gate.flags() & Gate::kEnding) != 0; }
 
   // None of the program's memory leaves a GPU from now on, whoever asks: something may use it that no hook sees. Waits for the lock, so

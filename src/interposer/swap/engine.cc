@@ -1,12 +1,16 @@
 #include "interposer/swap/engine.h"
 
+#include <sys/prctl.h>
+
 #include "interposer/gate/gate.h"
+#include "interposer/log.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/process/synchronize.h"
 #include "interposer/swap/eviction.h"
 #include "interposer/swap/load.h"
 #include "interposer/swap/prefetch.h"
+#include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
@@ -16,6 +20,7 @@ namespace {
 
 constexpr int64_t kSlice_ns = 50'000'000;  // between looks whether a drain is still wanted
 constexpr int64_t kSwapPause_ns = 1'000'000;
+constexpr unsigned long kTimerSlack_ns = 5'000;  // 50'000 unless set: so much later each pause would begin, and would be billed
 
 }  // namespace
 
@@ -60,6 +65,7 @@ void* SwapEngine::thread_body(void* self) {
 }
 
 void SwapEngine::run() {
+  prctl(PR_SET_TIMERSLACK, kTimerSlack_ns, 0, 0, 0);
   Lock lock(mutex_);
   for (;;) {
     while (jobs_.empty() && !stopping_) {
@@ -148,7 +154,10 @@ void SwapEngine::run_drain(const Job& job) {
     if (synchronize(device_.process().contexts, device_.process().captures, together ? device_.ordinal() : Contexts::kAllGpus)) break;
     sleep_ns(kSwapPause_ns);  // a context is on its way out, or a capture came between
   }
-  if (!turns.take(turn::WorkDrained{job.id}).agreed) return;
+  if (!turns.take(turn::WorkDrained{job.id}).agreed) {
+    if (turns.ask([](const turn::Turn& turn) { return turn.phase == turn::Phase::kPaused; })) measure_launch();
+    return;
+  }
   device_.memory().residency.set_running(false);
   device_.memory().stream_frees.collect_done();  // garbage is neither kept nor copied
   // Under a compute limit the lock comes and goes often, and as long as nobody needs the memory all of it stays.
@@ -157,6 +166,26 @@ void SwapEngine::run_drain(const Job& job) {
     device_.memory().driver.trim();
   }
   turns.take(turn::MemoryLeft{});
+}
+
+// In a pause, when nothing of the program runs, and this thread has just woken as the program's will have. An event is as good as a kernel:
+// it comes to the GPU in the same way, and its end back. Not where something captures.
+void SwapEngine::measure_launch() {
+  if (!launch_seen_.is_wanted(now_ns())) return;
+  const CapturesHeldOff held_off(device_.process().captures);
+  cuda::CUresult why = cuda::CUDA_SUCCESS;
+  if (!held_off || !context_.enter(&why)) return;
+  const RealDriver& driver = real_driver();
+  const int64_t before = launch_seen_.least_ns(), began = now_ns();
+  const bool done = driver.cuEventRecord(context_.event(0), context_.out()) == cuda::CUDA_SUCCESS &&
+                    driver.cuStreamSynchronize(context_.out()) == cuda::CUDA_SUCCESS;
+  const int64_t now = now_ns();
+  context_.leave();
+  if (!done) return;
+  launch_seen_.took(now - began, now);
+  if (launch_seen_.least_ns() == before) return;
+  log(LogLevel::kDebug, "a submission of nothing takes %lld ns (%lld before)", static_cast<long long>(launch_seen_.least_ns()),
+      static_cast<long long>(before));
 }
 
 int64_t SwapEngine::look_for_idleness() {

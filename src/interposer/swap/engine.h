@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
+#include "interposer/gate/launch_seen.h"
 #include "interposer/swap/context.h"
 #include "interposer/sync.h"
 
@@ -31,6 +32,7 @@ class SwapEngine {
   bool at_rest();                           // no job is under way or waits
   bool stopping();                          // the process exits: no new movement begins
   Unchanged& unchanged() { return context_.unchanged; }
+  int64_t launch_ns() const { return launch_seen_.least_ns(); }  // what a submission of nothing takes; 0: not known
   // What was copied out may leave again without a copy, if the copy in host memory is still true then.
   bool keeps_host_copies() const;
 
@@ -54,9 +56,11 @@ class SwapEngine {
   void push(Job job);
   void run_drain(const Job& job);
   int64_t look_for_idleness();  // when to look again; negative: never
+  void measure_launch();
 
   Device& device_;
   SwapContext context_;
+  LaunchSeen launch_seen_;
   Mutex mutex_;
   Condition changed_;
   std::vector<Job> jobs_ GUARDED_BY(mutex_);

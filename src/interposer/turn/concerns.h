@@ -26,8 +26,8 @@ struct At {
 void open_gate(Turn& turn, const At& at);  // the program has the GPU
 void begin_use(Turn& turn, const At& at);  // the same, at the beginning of a turn or of what follows a pause
 void release(Turn& turn, const At& at, protocol::ReleaseReason reason);
-uint64_t used_ns(const Turn& turn, const At& at, Instant work_ended);  // of the turn that ends, or pauses
-uint64_t submissions(const Turn& turn, const At& at);                  // in it
+uint64_t used_ns(const Turn& turn, const At& at, Instant work_ended, bool by_itself);  // of the turn that ends, or pauses
+uint64_t submissions(const Turn& turn, const At& at);                                  // in it
 
 // drains.cc
 void begin_drain(Turn& turn, const At& at, protocol::ReleaseReason reason, bool together);

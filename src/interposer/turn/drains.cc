@@ -121,7 +121,7 @@ void settle_pause(Turn& turn, const At& at, bool waiters) {
   if (!turn.connected || waiters || turn.growth.answer != Growth::Answer::kNone) return go_on(turn, at);
   turn.phase = Phase::kPaused;
   at.add(WakeGate{});  // an allocation may wait for the end of the drain
-  at.send(turn, protocol::LockPaused{turn.grant, used_ns(turn, at, turn.idle.idle_since_ns()), submissions(turn, at)});
+  at.send(turn, protocol::LockPaused{turn.grant, used_ns(turn, at, turn.idle.idle_since_ns(), true), submissions(turn, at)});
   turn.opened_at = 0;
 }
 

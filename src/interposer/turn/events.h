@@ -26,6 +26,8 @@ struct Seen {
   Instant waited_at = 0;        // when a wait of the program for the GPU returned last; 0: not known
   uint64_t waited_after = 0;    // entries by then
   Instant first_use = 0;        // when a thread that had waited for this turn got past the gate; 0: not yet
+  Instant first_submitted = 0;  // and when its submission had returned; 0: not yet, or it was none that returns before its work has ended
+  int64_t launch_ns = 0;        // from a submission of nothing until its end is known; 0: not known
   int64_t longest_work_ns = 0;  // of the program's submissions lately
 };
 
@@ -102,7 +104,7 @@ struct WatchGate {   // submissions are counted and bounded; closely: under a co
 struct ForgetWish {};      // the next thread that finds the gate closed has to say so
 struct KnowWish {};        // it has not
 struct LookForWaiters {};  // ForgetWish, and then: does a thread wait? Answered with WaitersSeen in the same section
-struct BeginUse {};        // Seen::first_use is not known from now on
+struct BeginUse {};        // Seen::first_use and first_submitted are not known from now on
 struct SetBudget {
   uint64_t bytes;
 };

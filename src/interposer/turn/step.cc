@@ -245,11 +245,17 @@ void begin_use(Turn& turn, const At& at) {
   open_gate(turn, at);
 }
 
-// From when a thread that had waited got past the gate; the gate's opening, if none has said so.
-uint64_t used_ns(const Turn& turn, const At& at, Instant work_ended) {
+// From when a thread that had waited got past the gate; the gate's opening, if none has said so. Of a burst that ended by itself, without
+// the time in which the GPU did not run it yet, or no longer: the call that gave it its first work, and what a submission of nothing takes.
+uint64_t used_ns(const Turn& turn, const At& at, Instant work_ended, bool by_itself) {
+  constexpr int64_t kCallMost_ns = 50'000, kLaunchMost_ns = 50'000;  // a longer one waits for other things, or for the GPU
   if (turn.opened_at == 0) return 0;
   const Instant first = std::max(at.seen.first_use, turn.opened_at);
-  return static_cast<uint64_t>(std::max<int64_t>(work_ended - first, 0));
+  int64_t unused = 0;
+  if (by_itself) {
+    unused = std::clamp<int64_t>(at.seen.first_submitted - first, 0, kCallMost_ns) + std::min(at.seen.launch_ns, kLaunchMost_ns);
+  }
+  return static_cast<uint64_t>(std::max<int64_t>(work_ended - first - unused, 0));
 }
 
 uint64_t submissions(const Turn& turn, const At& at) {
@@ -266,7 +272,7 @@ void release(Turn& turn, const At& at, ReleaseReason reason) {
     work_ended = idle.idle_since_ns();
     message.idle_us = static_cast<uint32_t>(std::clamp<int64_t>((at.now - work_ended) / 1000, 0, UINT32_MAX));
   }
-  message.used_ns = used_ns(turn, at, work_ended);
+  message.used_ns = used_ns(turn, at, work_ended, reason == ReleaseReason::kEarly);
   message.submissions = submissions(turn, at);
   at.add(SetBudget{0});
   nobody_waits(turn, at, idle.terms().limited);

@@ -113,7 +113,7 @@ class TestTurn {
     wish_known = false;
     take(WaitersSeen{seen.waiting});
   }
-  void carry_out(const BeginUse&) { seen.first_use = 0; }
+  void carry_out(const BeginUse&) { seen.first_use = seen.first_submitted = 0; }
   void carry_out(const SetBudget& effect) { budget = effect.bytes; }
   void carry_out(const StartDrain& effect) { drains.push_back(effect.drain); }
   void carry_out(const StartLoad& effect) { loads.push_back(effect.grant); }

@@ -45,6 +45,54 @@ TEST(TurnPauses, ItSaysWhatItSubmittedSinceTheTurnBeganOrTheLastPauseEnded) {
   EXPECT_EQ(turn.sent<protocol::LockReleased>().back().submissions, 5U);
 }
 
+// Nor may it say so of a turn that was taken from it, whose end it did not see coming.
+TEST(TurnPauses, WhatItTakesToGiveTheGpuWorkIsNotUsed) {
+  constexpr int64_t kUs = 1'000;
+  struct Row {
+    int64_t call, launch;
+    bool pauses;
+    int64_t less;
+  };
+  for (const Row& row : {Row{20 * kUs, 15 * kUs, true, 35 * kUs}, Row{20 * kUs, 15 * kUs, false, 0}, Row{-kMs, 15 * kUs, true, 15 * kUs},
+                         Row{kMs, kMs, true, 100 * kUs}}) {
+    TestTurn turn;
+    turn.limited(200);
+    turn.bring_to(R);
+    turn.seen.submissions = 30;
+    turn.seen.first_use = turn.now + kMs;
+    turn.seen.first_submitted = turn.seen.first_use + row.call;
+    turn.seen.launch_ns = row.launch;
+    turn.take(IdleLook{});
+    turn.now += 4 * kMs;
+    if (row.pauses) {
+      turn.go_idle();
+      turn.take(WorkDrained{turn.drains.back()});
+      ASSERT_EQ(turn.sent<protocol::LockPaused>().size(), 1U);
+      EXPECT_EQ(turn.sent<protocol::LockPaused>().back().used_ns, static_cast<uint64_t>(3 * kMs - row.less));
+    } else {
+      turn.take(protocol::DropLock{TestTurn::grant(2), 1, 0, {}});
+      turn.take(WorkDrained{turn.drains.back()});
+      turn.take(MemoryLeft{});
+      EXPECT_EQ(turn.sent<protocol::LockReleased>().back().used_ns, static_cast<uint64_t>(3 * kMs));
+    }
+  }
+}
+
+TEST(TurnPauses, ABurstThatWasNoLongerThanThatUsedNothing) {
+  TestTurn turn;
+  turn.limited(200);
+  turn.bring_to(R);
+  turn.seen.first_use = turn.now;
+  turn.seen.first_submitted = turn.now + 30'000;
+  turn.seen.launch_ns = 20'000;
+  turn.now += 40'000;
+  turn.go_idle();
+  turn.take(WorkDrained{turn.drains.back()});
+  EXPECT_EQ(turn.sent<protocol::LockPaused>().back().used_ns, 0U);
+  turn.take(Wished{turn.now, true});
+  EXPECT_EQ(turn.seen.first_submitted, 0) << "the next burst's is another";
+}
+
 // It wakes from the same wait before the swap engine does.
 TEST(TurnPauses, TheProgramsOwnWaitTellsWhenTheWorkEnded) {
   for (const bool submits_more : {false, true}) {

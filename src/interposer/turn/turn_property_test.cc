@@ -326,7 +326,7 @@ class World {
     wish_known_ = false;
     take(WaitersSeen{waiting_ > 0});
   }
-  void carry_out(const BeginUse&) { seen_.first_use = 0; }
+  void carry_out(const BeginUse&) { seen_.first_use = seen_.first_submitted = 0; }
   void carry_out(const SetBudget& effect) { budget_ = effect.bytes; }
   void carry_out(const StartDrain& effect) {
     if (effect.drain <= last_drain_) fail("a drain begins twice");

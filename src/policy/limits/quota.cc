@@ -469,14 +469,16 @@ static void take_back(Account& account, Duration unused) {
   account.consumed.taken_back += unused;
 }
 
-// A client waits for kPauseAfter before it pauses, because it is asked to: what it did not use then is not billed, but of what it says no
-// more than the pause lasts. Returns what it used for the rest of the rules.
+// A client waits for kPauseAfter before it pauses, because it is asked to, and the GPU runs each burst a little later than it is submitted:
+// what it did not use then is not billed, but of what it says no more than the pause lasts. Returns what it used for the rest of the rules.
 std::optional<Duration> note_unused_before_pause(const Context& context, const Gpu& gpu, Client& client, std::optional<Duration> used) {
   client.turn.pause.unused_before = 0;
-  const Account* account = client.indexed.tenancy->account;
+  Account* const account = client.indexed.tenancy->account;
   if (!gpu.quota.limited || account == nullptr || !client.turn.start || !used || *client.turn.start > account->slice.began) return used;
-  const Duration unused = context.now - *client.turn.start - std::max<Duration>(*used, 0);
-  client.turn.pause.unused_before = std::clamp<Duration>(unused, 0, kPauseAfter);
+  const Duration turn = context.now - *client.turn.start;
+  const Duration unused = turn - std::max<Duration>(*used, 0);
+  const Duration start = std::clamp<Duration>(unused - kPauseAfter, 0, std::min(kStartMost, turn / kStartPart));
+  client.turn.pause.unused_before = std::clamp<Duration>(unused, 0, kPauseAfter) + account->trust_of_bursts.believe(start, context.now);
   client.turn.pause.billed_before = billing_rate(context.config(), gpu, *account);
   return *used + client.turn.pause.unused_before;
 }

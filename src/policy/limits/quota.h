@@ -39,6 +39,10 @@ inline constexpr Duration kUnusedMost = 1'000'000;
 inline constexpr Duration kIdleRelease = 1'000'000;  // a client beside limits gives the lock up once idle for so long
 // The same for a client that pauses and keeps the lock, which costs it some 20 us, and not the scheduler's answer.
 inline constexpr Duration kPauseAfter = 200'000;
+// For so long, and no larger a part of its time, the GPU did not run a burst yet, or no longer: so much of what a client says is believed
+// before each pause besides, but no more than kUnusedMost / kPeriodMin.
+inline constexpr Duration kStartMost = 100'000;
+inline constexpr int64_t kStartPart = 16;
 inline constexpr Duration kPauseMost = 100'000'000;        // then it gives the lock up after all
 inline constexpr Duration kAloneFor = 1'000'000'000;       // it has the GPU to itself once no other used it for so long
 inline constexpr Duration kActiveGrace = 100'000'000;      // who neither held nor wanted the lock for so long no longer counts in the sum
@@ -205,6 +209,7 @@ struct Account {
   LiftedCeiling lifted;
   Consumption consumed;
   Trust trust;
+  Trust trust_of_bursts;  // what the GPU did not run of bursts that ended in a pause
   Overlap overlap;
   Seen seen;
   Ranked ranked;

@@ -16,11 +16,12 @@ struct Row {
   int beside;
   double due;  // percent; what it asks for, where that is less than its limit
   double efficiency_together = 1;
+  Duration launch = 0, known = 0;  // from a burst's first submission to when the GPU works; what of that and of its end the program knows
 };
 
 void PrintTo(const Row& row, std::ostream* out) {
   *out << row.on / kMsec << " ms of work, " << row.off / kMsec << " ms of pause, beside " << row.beside << ", together "
-       << row.efficiency_together;
+       << row.efficiency_together << ", " << row.launch / kUs << " us until the GPU works";
 }
 
 constexpr int kLimit = 30;
@@ -34,10 +35,14 @@ TEST_P(BurstyUnderLimits, GetWhatTheirLimitSays) {
   const Row& row = GetParam();
   QuotaWorld world({}, 7);
   world.seen_within = 40 * kUs;
+  world.launch_takes = row.launch;
+  world.launch_known = row.known;
+  world.pause_delay = row.launch > 0 ? 75 * kUs : 0;
   world.efficiency_together = row.efficiency_together;  // of 1: what is missing is missing in the bill
   world.limit(1, kLimit);
   Job& job = world.add_bursty(1, row.on, row.off, 20 * kUs);
   job.in_flight = 4 * kMsec;
+  if (row.launch > 0) world.run_for(kSettles);  // it is known to leave gaps when its neighbours come
   for (int n = 0; n < row.beside; ++n) {
     const TenantId tenant = 2 + static_cast<TenantId>(n);
     world.limit(tenant, kOfNeighbours / row.beside);
@@ -71,6 +76,16 @@ INSTANTIATE_TEST_SUITE_P(CyclesThatLose, BurstyUnderLimits,
                                            Row{4 * kMsec, 4 * kMsec, 1, 30, 0.9}, Row{4 * kMsec, 4 * kMsec, 2, 30, 0.9},
                                            Row{4 * kMsec, 4 * kMsec, 1, 30, 0.86}, Row{10 * kMsec, 10 * kMsec, 1, 30, 0.9},
                                            Row{10 * kMsec, 10 * kMsec, 2, 30, 0.9}, Row{10 * kMsec, 10 * kMsec, 2, 30, 0.95}));
+
+// As on an H200: 35 us until the GPU runs a burst, 20 on average until its end is known, of which the library measures 40; and its message
+// comes late. Without a word of that 1 and 1 alone got 28.4, and 2 and 2 beside one 29.05, as on the GPU.
+INSTANTIATE_TEST_SUITE_P(
+    CyclesThatBeginLate, BurstyUnderLimits,
+    ::testing::Values(Row{kMsec, kMsec, 0, 30, 1, 35 * kUs, 40 * kUs}, Row{kMsec, kMsec, 1, 30, 0.9, 35 * kUs, 40 * kUs},
+                      Row{kMsec, kMsec, 2, 30, 0.9, 35 * kUs, 40 * kUs}, Row{2 * kMsec, 2 * kMsec, 0, 30, 1, 35 * kUs, 40 * kUs},
+                      Row{2 * kMsec, 2 * kMsec, 1, 30, 0.9, 35 * kUs, 40 * kUs}, Row{2 * kMsec, 2 * kMsec, 2, 30, 0.9, 35 * kUs, 40 * kUs},
+                      Row{4 * kMsec, 4 * kMsec, 1, 30, 0.9, 35 * kUs, 40 * kUs}, Row{4 * kMsec, 4 * kMsec, 2, 30, 0.9, 35 * kUs, 40 * kUs},
+                      Row{3 * kMsec, 7 * kMsec, 0, 30, 1, 35 * kUs, 40 * kUs}));
 
 // Of what it says that it did, when it was alone, ten times is no more believed than a quarter.
 TEST(BurstyUnderALimit, OneThatBoastsOfItsTurnsAloneGetsAQuarterMoreAtMost) {

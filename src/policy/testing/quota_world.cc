@@ -276,9 +276,15 @@ void QuotaWorld::move_in(Job& job) {
 }
 
 void QuotaWorld::begin(Job& job) {
+  if (job.first_use == 0) job.first_use = now_, job.done_before = job.done;
+  if (launch_takes == 0) return work(job);
+  job.state = Job::State::kGranted;
+  later(job, launch_takes, [this](Job& then) { work(then); });
+}
+
+void QuotaWorld::work(Job& job) {
   job.state = Job::State::kBusy;
   job.target = job.burst_end;
-  if (job.first_use == 0) job.first_use = now_, job.done_before = job.done;
 }
 
 void QuotaWorld::drop(Job& job, GrantId grant) {
@@ -304,7 +310,7 @@ void QuotaWorld::drop(Job& job, GrantId grant) {
 
 std::optional<Duration> QuotaWorld::used(const Job& job) const {
   if (!says_what_it_used) return std::nullopt;
-  return job.lies || job.first_use == 0 ? 0 : job.last_use - job.first_use;
+  return job.lies || job.first_use == 0 ? 0 : std::max<Duration>(job.last_use - job.first_use, 0);
 }
 
 uint64_t QuotaWorld::submitted(const Job& job) const {
@@ -330,7 +336,10 @@ void QuotaWorld::end_work(ClientId id) {
 void QuotaWorld::pause(Job& job) {
   ++job.pauses;
   job.state = Job::State::kPaused;
-  tell(job, LockPaused{job.id, job.grant, used(job), submitted(job)});
+  std::optional<Duration> says = used(job);
+  if (says) *says = std::max<Duration>(*says - launch_known, 0);
+  last_heard_[job.id] = std::max(last_heard_[job.id], now_ + pause_delay);
+  tell(job, LockPaused{job.id, job.grant, says, submitted(job)});
   job.first_use = job.last_use = 0;
 }
 

@@ -99,6 +99,9 @@ class QuotaWorld {
   Duration resume_delay = 20 * kUs;
   Duration notice_delay = 0;  // from the end of the last work to the release
   Duration seen_within = 0;   // of the end of a burst: programs know of it at most so much later
+  Duration launch_takes = 0;  // of each turn: from when the program submits to when the GPU works
+  Duration launch_known = 0;  // so much of that they know of, and say with each pause
+  Duration pause_delay = 0;   // the message of a pause takes at least so long
   Duration idle_claim = 0;    // what programs say, when they give the lock up, of how long they did not use it
 
  private:
@@ -112,6 +115,7 @@ class QuotaWorld {
   void later(Job& job, Duration delay, std::function<void(Job&)> what);
   void want(Job& job);
   void begin(Job& job);
+  void work(Job& job);
   void move_in(Job& job);
   void drop(Job& job, GrantId grant);
   void pause(Job& job);
