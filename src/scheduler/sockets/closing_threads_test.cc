@@ -1,5 +1,6 @@
 #include "scheduler/sockets/closing_threads.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -71,6 +72,38 @@ TEST_F(ClosingThreadsTest, ThePeerReadsWhatItWasToldAndThenTheEnd) {
   ASSERT_EQ(recv(theirs.get(), said, sizeof said, 0), 3) << std::strerror(errno);
   EXPECT_STREQ(said, "why");
   EXPECT_EQ(recv(theirs.get(), said, sizeof said, 0), 0);
+}
+
+TEST_F(ClosingThreadsTest, ASocketWithoutDescriptorsIsClosedAtOnce) {
+  for (const int packets : {0, 1, 5}) {
+    for (const bool is_open : {true, false}) {
+      auto [ours, theirs] = pair();
+      for (int i = 0; i < packets; ++i) ASSERT_EQ(send(theirs.get(), "unread", i % 2 == 0 ? 6 : 0, 0), i % 2 == 0 ? 6 : 0);
+      if (!is_open) theirs.reset();
+      const int number = ours.get();
+      closing_.bury_socket(std::move(ours), 1);
+      EXPECT_EQ(fcntl(number, F_GETFD), -1) << packets;
+    }
+  }
+}
+
+// Also where the packet has nothing else, and follows one without anything.
+TEST_F(ClosingThreadsTest, OneWithDescriptorsIsNot) {
+  for (const bool is_alone : {true, false}) {
+    LingeringSocket lingers(kLong);
+    auto [ours, theirs] = pair();
+    if (!is_alone) {
+      ASSERT_EQ(send(theirs.get(), "", 0, 0), 0);
+    }
+    Descriptors sent;
+    sent.add(std::move(lingers.socket));
+    ASSERT_EQ(send_packet(theirs.get(), {}, sent, MSG_NOSIGNAL), 0);
+    sent.clear();
+    const auto begun = std::chrono::steady_clock::now();
+    closing_.bury_socket(std::move(ours), 1);
+    EXPECT_TRUE(all_are_closed());
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, 20s);
+  }
 }
 
 TEST_F(ClosingThreadsTest, ManyOfManyAreCountedUntilTheyAreClosed) {
