@@ -28,7 +28,9 @@ class PeerProcessesTest : public testing::Test {
   }
   pid_t start_child() {
     const pid_t child = fork();
-    while (child == 0) pause();
+    if (child == 0) {
+      for (;;) pause();
+    }
     children_.push_back(child);
     return child;
   }
