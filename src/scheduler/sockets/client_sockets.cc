@@ -231,13 +231,13 @@ void ClientSockets::resume_due() {
 void ClientSockets::read(ConnectionId id) {
   // One byte more than a message may have, so that a longer one is seen to be too long.
   std::byte bytes[protocol::kMessageBytesMax + 1];
-  Descriptors descriptors;
   for (int i = 0; i < kPacketsPerWake; ++i) {
     auto at = connections_.find(id);
     if (at == connections_.end()) return;  // refused meanwhile
     const policy::Instant now = monotonic_ns();
     if (const policy::Duration wait = bounds_.wait(id, now); wait > 0) return pause(id, wait);
     if (closing_.waiting(at->second.whose) >= bounds::kUnclosedDescriptors) return pause(id, kCloseAgainNs);
+    Descriptors descriptors;
     descriptors.leave_to(&closing_, at->second.whose);
     ssize_t length = receive_packet(at->second.socket.get(), bytes, &descriptors, MSG_DONTWAIT);
     if (length < 0 && errno == EINTR) continue;
