@@ -44,7 +44,7 @@ bool HostDesk::leave(const RegisteredClient& client) {
 int64_t HostDesk::report(RegisteredClient& client) {
   const int64_t ready = bounded(client.memory.swappable_host);
   const int64_t swapped = bounded(client.memory.allocated) - bounded(client.memory.resident);
-  const int64_t used_more = lender_.report(client.id, ready, std::min(swapped - client.unwritten, ready));
+  const int64_t used_more = lender_.report(client.id, ready, swapped - client.unwritten);
   if (is_managed(client))
     at_.clients.set_elsewhere(client, std::clamp<int64_t>(swapped, 0, HostLender::most_needed(at_.gpus[client.gpu].total)));
   return used_more;

@@ -21,8 +21,9 @@ int64_t unexplained_memory(const GpuSample& sample) {
 }
 
 bool ForeignMemoryWatch::is_moving(int64_t used, std::optional<uint64_t> moves) {
-  const bool same = std::abs(std::exchange(previous_used_, used) - used) < kStep && std::exchange(previous_moves_, moves) == moves;
-  return moves && !same;
+  const bool same_use = std::abs(std::exchange(previous_used_, used) - used) < kStep;
+  const bool same_moves = std::exchange(previous_moves_, moves) == moves;
+  return moves && !(same_use && same_moves);
 }
 
 std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<uint64_t> moves) {

@@ -69,6 +69,14 @@ TEST(ForeignMemory, WhatClientsHaveNotToldIsNotTakenOffIt) {
   EXPECT_EQ(look(5 * kGiB, 3 * kGiB, 3), 2 * kGiB) << "nothing moved since";
 }
 
+TEST(ForeignMemory, UseAndReportThatMoveTogetherCountAsOneMove) {
+  ForeignMemoryWatch watch;
+  const auto look = [&](int64_t in_use, uint64_t moves) { return watch.update(used(in_use, in_use), 5 * kGiB, 0, moves); };
+  EXPECT_EQ(look(8 * kGiB, 1), 3 * kGiB);
+  EXPECT_EQ(look(7 * kGiB, 2), std::nullopt);
+  EXPECT_EQ(look(7 * kGiB, 2), 2 * kGiB) << "nothing moved since";
+}
+
 TEST(ForeignMemory, LessCountsInTheEndWhileMemoryMovesOnAndOn) {
   ForeignMemoryWatch watch;
   watch.update(used(8 * kGiB, 8 * kGiB), 5 * kGiB, 0, 1);

@@ -309,17 +309,18 @@ void HostBudget::discard(SegmentId segment, policy::TenantId tenant, int64_t byt
 
 void HostBudget::reclaim(int64_t bytes, std::optional<policy::ClientId> beneficiary, policy::Instant now) {
   for (const policy::ClientId id : ledger_.shrinking()) bytes -= ledger_.find(id)->shrinking->bytes;
-  if (bytes <= 0 || ledger_.sums().all.empty < kUnit) return;
-  std::vector<std::pair<int64_t, policy::ClientId>> order;  // who has the most unused first
+  if (bytes <= 0 || (ledger_.sums().all.empty < kUnit && ledger_.may_have_empty().empty())) return;
+  std::vector<std::tuple<int64_t, policy::ClientId, int64_t>> order;  // who has the most unused first, then who may have some
   for (const auto& [id, account] : ledger_.accounts()) {
     const bool needs_it_itself = account.urgent && !account.answered;
     if (id == beneficiary || account.is_awaited() || needs_it_itself || account.shrink_not_before > now) continue;
-    if (account.empty() >= kUnit) order.emplace_back(-account.empty(), id);
+    const int64_t most = account.may_have_empty() ? account.ready : account.empty();
+    if (most >= kUnit) order.emplace_back(-account.empty(), id, most);
   }
   std::sort(order.begin(), order.end());
-  for (const auto& [minus_empty, id] : order) {
+  for (const auto& [minus_empty, id, most] : order) {
     if (bytes <= 0) return;
-    HostLedger::Shrinking shrinking{.id = next_shrink_++, .bytes = std::min(bytes, -minus_empty), .until = now + kShrinkPatience};
+    HostLedger::Shrinking shrinking{.id = next_shrink_++, .bytes = std::min(bytes, most), .until = now + kShrinkPatience};
     ledger_.change(id, [&](Account& account) {
       // It answers an overdue one first, and what it has asked for since then counts beside that.
       shrinking.asked_since = account.shrinking && account.shrinking->asked_since;

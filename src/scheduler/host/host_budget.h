@@ -78,7 +78,8 @@ class HostBudget {
   // It says that it has the segment from an earlier connection: of this scheduler, where that is so, or of an earlier one, as far as
   // `Member` allows it.
   void held(policy::ClientId client, SegmentId segment, int64_t bytes, Owner owner);
-  // What it reports: bytes of its segments that are ready, and of them in use.
+  // What it reports: bytes of its segments that are ready, and of its memory that may lie there. The latter may be more: not all of that
+  // was ever written.
   void report(policy::ClientId client, int64_t ready, int64_t used);
   // A segment asked for by Make is there, or could not be made.
   void made(SegmentId segment, bool there);

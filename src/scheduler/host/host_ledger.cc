@@ -38,6 +38,7 @@ void HostLedger::count(policy::ClientId client, const Account& account, int sign
   };
   keep(unanswered_, !account.answered);
   keep(missing_, account.answered && account.missing > 0);
+  keep(may_have_empty_, account.may_have_empty());
   keep(shrinking_, account.is_awaited());
 }
 
@@ -98,6 +99,7 @@ std::string HostLedger::wrong_in_sums() const {
   if (anew.sums_ != sums_) return "the sums of tenants";
   if (anew.client_of_ != client_of_) return "whose segment is whose";
   if (anew.unanswered_ != unanswered_ || anew.missing_ != missing_ || anew.shrinking_ != shrinking_) return "the lists of clients";
+  if (anew.may_have_empty_ != may_have_empty_) return "who may have something unused";
   const char* differs = unowned_.differs_from(anew.unowned_);
   return differs != nullptr ? differs : "";
 }

@@ -71,6 +71,9 @@ class HostLedger {
     // It has some, may have some of before, or waits for some.
     bool has_or_wants() const { return !segments.empty() || held_process > 0 || held_scheduler > 0 || missing > 0 || !answered; }
     int64_t empty() const { return ready > used ? ready - used : 0; }
+    // More of its memory is swapped than it has places for, so that some was never written: how much of the places is unused it alone
+    // knows.
+    bool may_have_empty() const { return ready > 0 && said_used > said_ready; }
     bool is_awaited() const { return shrinking && !shrinking->overdue; }  // its answer to a Shrink
   };
 
@@ -93,7 +96,8 @@ class HostLedger {
   std::optional<Account> close(policy::ClientId client);
   const std::map<policy::ClientId, Account>& accounts() const { return accounts_.in_order(); }
   const std::set<policy::ClientId>& unanswered() const { return unanswered_; }
-  const std::set<policy::ClientId>& missing() const { return missing_; }      // answered, and could not have all
+  const std::set<policy::ClientId>& missing() const { return missing_; }  // answered, and could not have all
+  const std::set<policy::ClientId>& may_have_empty() const { return may_have_empty_; }
   const std::set<policy::ClientId>& shrinking() const { return shrinking_; }  // asked to give something back, and its answer is awaited
 
   // ---- segments of clients ----
@@ -121,7 +125,7 @@ class HostLedger {
   HashedMap<policy::ClientId, Account> accounts_;
   std::map<SegmentId, policy::ClientId> client_of_;
   // Indexes of the above.
-  std::set<policy::ClientId> unanswered_, missing_, shrinking_;
+  std::set<policy::ClientId> unanswered_, missing_, may_have_empty_, shrinking_;
 };
 
 }  // namespace nvshare::scheduler
