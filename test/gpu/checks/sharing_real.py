@@ -2,7 +2,8 @@
 nvshare together, in turns, and with `sharing = auto`, one mix after the other in the same schedulers.
 
 What counts: the sum of the trainers' steps over each one's alone and natively, and how long requests take, of which all of a mix count as one
-list. About four minutes on a GPU, of which one is the programs' start.
+list. The driver alone and `auto`, which are compared, have as many windows as rounds, in turn, and the same arrivals in each; the fixed ways
+have the first round only. About seven minutes on a GPU, of which one is the programs' start.
 """
 import time
 
@@ -17,7 +18,8 @@ MIXES = {
 }
 PROGRAMS = ["train", "train", "small", "serve", "serve", "serve", "serve"]
 RATE = 4  # requests a second of each server
-CHOOSES_S = 4
+CHOOSES_S = 4  # what `auto` has for its choice before its first window, half of that before the others
+ROUNDS = 4
 
 
 class Loads:
@@ -38,7 +40,7 @@ class Loads:
         for _, process in self.programs:
             process.wait_event("ready", 240)
 
-    def work(self, kinds, seconds):
+    def work(self, kinds, seconds, number=0):
         left = list(self.programs)
         chosen = []
         for kind in kinds:
@@ -46,7 +48,7 @@ class Loads:
             chosen.append(left.pop(at)[1])
         begin = time.monotonic_ns() + SECOND // 5
         end = begin + int(seconds * SECOND)
-        return parallel([lambda process=process, seed=seed: process.order(f"work {begin} {end} {RATE} {seed}", seconds + 60)
+        return parallel([lambda process=process, seed=seed: process.order(f"work {begin} {end} {RATE} {1000 * number + seed}", seconds + 60)
                          for seed, process in enumerate(chosen)])
 
     def end(self):
@@ -58,6 +60,12 @@ class Loads:
 
 def rate_of(answer):
     return answer["done"] / answer["seconds"] if answer["seconds"] > 0 else 0
+
+
+def joined(answers):
+    """One program's windows as one."""
+    return {"done": sum(answer["done"] for answer in answers), "seconds": sum(answer["seconds"] for answer in answers),
+            "took_ms": [ms for answer in answers for ms in answer["took_ms"]]}
 
 
 def summary(kinds, answers, solo):
@@ -75,11 +83,15 @@ def measure(config, ways):
     solo = {kind: rate_of(native.work([kind], seconds / 2)[0]) for kind in ("train", "small")}
     found = {"alone": {"steps a second": solo, "requests": summary(["serve"], native.work(["serve"], seconds), {})}}
     for mix, kinds in MIXES.items():
-        found[mix] = {}
-        for name, way in ways.items():
-            if name == "auto":
-                way.work(kinds, CHOOSES_S)
-            found[mix][name] = summary(kinds, way.work(kinds, seconds), solo)
+        windows = {name: [] for name in ways}
+        for number in range(1 if config.small else ROUNDS):
+            for name, way in ways.items():
+                if name not in ("native", "auto") and number > 0:
+                    continue
+                if name == "auto":
+                    way.work(kinds, CHOOSES_S if number == 0 else CHOOSES_S / 2, 100)
+                windows[name].append(way.work(kinds, seconds, number))
+        found[mix] = {name: summary(kinds, [joined(answers) for answers in zip(*each)], solo) for name, each in windows.items()}
         print(f"      {mix:20} " + "  ".join(f"{name} {one['trainers']} {one.get('p50_ms', '')} {one.get('p99_ms', '')}" for name, one in found[mix].items()))
     return found
 
