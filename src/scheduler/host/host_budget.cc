@@ -197,6 +197,7 @@ void HostBudget::apply_report(policy::ClientId client) {
     account.ready = std::min(account.said_ready, account.lent);
     account.used = std::min(account.said_used, account.ready);
     if (account.empty() >= account.empty_then + kPieceMax) account.shrink_not_before = 0;  // it may have something by now
+    if (account.empty_then != kNoBound) account.empty_then = std::min(account.empty_then, account.empty());
   });
 }
 

@@ -303,6 +303,22 @@ TEST_F(HostBudgetTest, WhoMayHaveSomethingAndGaveNothingIsNotAskedAgainSoon) {
   EXPECT_EQ(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).size(), 1u);
 }
 
+// Unused places that it could not give back then, as an eviction read them, were used since: what is unused now is something else
+// (simulation, seed 7000067865).
+TEST_F(HostBudgetTest, WhoGaveNothingAndHadLessMeanwhileIsAskedAgain) {
+  budget_.set_bounds({kGiB, {}});
+  ask(1, kGiB);
+  budget_.report(1, kGiB, 700 * kMiB);
+  const auto first = of<HostBudget::Shrink>(ask(2, 512 * kMiB));
+  ASSERT_EQ(first.size(), 1u);
+  budget_.shrunk(1, first[0].shrink, 0, now_);
+  EXPECT_EQ(of<HostBudget::Refuse>(settle()).size(), 1u);
+  budget_.report(1, kGiB, 980 * kMiB);
+  EXPECT_TRUE(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).empty());
+  budget_.report(1, kGiB, 700 * kMiB);
+  EXPECT_EQ(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).size(), 1u);
+}
+
 TEST_F(HostBudgetTest, WhoSwapsOutItselfIsNotAskedToShrink) {
   budget_.set_bounds({kGiB, {}});
   ask(1, 900 * kMiB);

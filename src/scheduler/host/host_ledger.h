@@ -59,7 +59,7 @@ class HostLedger {
     int64_t used = 0;
     std::optional<Shrinking> shrinking;  // not answered yet
     policy::Instant shrink_not_before = 0;
-    int64_t empty_then = 0;  // when it answered that it had nothing to give back
+    int64_t empty_then = 0;  // the least since it answered that it had nothing to give back
 
     // The ledger's own: put(), take().
     std::map<SegmentId, Segment> segments;
