@@ -42,6 +42,15 @@ struct RegisteredClient {
   policy::Memory believed{};              // of it
   policy::Instant unlisted_since = 0;     // by NVML, which would list it; 0: it is listed
   std::optional<int64_t> overhead_taken;  // taken instead of the policy's own figure until NVML has told
+  // What it was asked to move out last, and has told of that.
+  struct Leaving {
+    uint64_t eviction = 0;
+    int64_t asked = 0;
+    int64_t told = 0;
+
+    int64_t left() const { return std::max<int64_t>(asked - told, 0); }
+  };
+  Leaving leaving;
   uint64_t reports = 0, moves = 0;        // of its memory, so far; and those of them that had other figures of the GPU's
   int64_t elsewhere = 0;                  // swapped, and in no segment: managed memory, which lies where the driver likes
   int64_t prepares = 0;                   // host memory that it was told to have ready

@@ -81,14 +81,14 @@ void Departures::forget_old(const policy::Config& config, policy::Instant now) {
   }
 }
 
-std::vector<policy::Event> Departures::sampled(policy::GpuId gpu, const GpuSample& sample, int64_t ours, const Clients& clients,
-                                               const policy::Config& config, policy::Instant now) {
+std::vector<policy::Event> Departures::sampled(policy::GpuId gpu, const GpuSample& sample, int64_t ours, bool sees_pids,
+                                               const Clients& clients, const policy::Config& config, policy::Instant now) {
   auto is_client = [&](int32_t pid) {
     return std::any_of(clients.all().begin(), clients.all().end(), [&](const auto& entry) { return entry.second.pid == pid; });
   };
   int64_t explained = ours;
   for (const ProcessMemory& process : sample.processes) {
-    if (!is_client(process.pid)) explained += process.used;
+    if (sees_pids && !is_client(process.pid)) explained += process.used;  // else it may be the departed, by another number
   }
   const int64_t unexplained = std::min(sample.used_before, sample.used_after) - explained;
   std::vector<policy::ClientId> freed;

@@ -56,8 +56,8 @@ class Departures {
   std::vector<policy::Event> deadline_reached(const policy::Config& config, policy::Instant now);
   void forget_old(const policy::Config& config, policy::Instant now);
   // The driver takes a dead process off its list before all of its memory is free again, so both are looked at. `ours`: what the living
-  // clients use.
-  std::vector<policy::Event> sampled(policy::GpuId gpu, const GpuSample& sample, int64_t ours, const Clients& clients,
+  // clients use. `sees_pids`: NVML lists processes by the numbers that we know.
+  std::vector<policy::Event> sampled(policy::GpuId gpu, const GpuSample& sample, int64_t ours, bool sees_pids, const Clients& clients,
                                      const policy::Config& config, policy::Instant now);
 
   // Clients of an earlier scheduler that are not back, known_.missing(): they may have been granted what nobody has been since. One may be

@@ -36,7 +36,7 @@ class DeparturesTest : public testing::Test {
     sample.taken_at = now_ + kSecond;
     sample.used_before = sample.used_after = used;
     sample.processes = processes;
-    return departures_.sampled(0, sample, 0, Clients(), config_, now_ + kSecond);
+    return departures_.sampled(0, sample, 0, sees_pids_, Clients(), config_, now_ + kSecond);
   }
 
   static constexpr policy::Duration kSecond = 1'000'000'000;
@@ -44,6 +44,7 @@ class DeparturesTest : public testing::Test {
   policy::Config config_;
   KnownClients known_{""};
   std::set<pid_t> alive_;
+  bool sees_pids_ = true;
   Departures departures_{known_, [this](pid_t pid, uint64_t) { return alive_.contains(pid); }};
 };
 
@@ -63,6 +64,15 @@ TEST_F(DeparturesTest, WhatAProcessLeftIsItsOwnWhenItComesBack) {
   EXPECT_FALSE(departures_.watches(0));
   EXPECT_FALSE(departures_.is_empty()) << "the other's end is awaited";
   EXPECT_FALSE(departures_.take(peer, 0, "GPU-0", &replaced)) << "once";
+}
+
+// In another PID namespace NVML names all processes by other numbers: what it lists may be what the departed has (simulation, seed
+// 7200667475).
+TEST_F(DeparturesTest, WhatNvmlListsByOtherNumbersMayBeTheDepartedsOwn) {
+  sees_pids_ = false;
+  departures_.watch(1, watched(1));
+  EXPECT_TRUE(freed(sampled(kGiB, {{7, kGiB}})).empty());
+  EXPECT_EQ(freed(sampled(0, {})), std::set<policy::ClientId>{1});
 }
 
 TEST_F(DeparturesTest, WhereNvmlWatchesMemoryIsFreeWhenItShowsItFree) {

@@ -62,6 +62,8 @@ void Engine::take_swap(Client& client, const protocol::SwapProgress& message, po
   const bool in_segments = client.backend != protocol::Backend::kManaged;
   warn_of_swap(client, message, now);
   const auto direction = static_cast<SwapDirection>(message.direction);
+  if (direction == SwapDirection::kOut && message.id == client.leaving.eviction)
+    client.leaving.told = message.finished != 0 ? client.leaving.asked : bounded(message.moved);
   apply(policy::SwapProgressed{client.id, direction == SwapDirection::kOut, message.finished != 0, message.failed != 0, message.id,
                                bounded(message.copied), static_cast<int64_t>(message.elapsed_ns), believed_.believe(client, message.memory),
                                bounded(message.unchanged), direction == SwapDirection::kAhead,

@@ -36,7 +36,8 @@ GpuLooks::Wanted GpuLooks::wanted(bool awaits_clients) const {
 void GpuLooks::sampled(policy::GpuId id, const GpuSample& sample, bool awaits_clients, policy::Instant now) {
   at_.gpus[id].sample = sample;
   const int64_t ours = measure_clients(id, sample, now);
-  at_.policy.apply(at_.departures.sampled(id, sample, ours, at_.clients, at_.settings.policy, now), now);
+  const bool sees_pids = at_.gpus.nvml_sees_pids();
+  at_.policy.apply(at_.departures.sampled(id, sample, ours, sees_pids, at_.clients, at_.settings.policy, now), now);
   if (!policy::shares_by_limits(at_.policy.state(), id)) {
     at_.gpus[id].use.forget();
   } else if (sample.use) {
@@ -49,13 +50,14 @@ void GpuLooks::see_foreign(policy::GpuId id, const GpuSample& sample, policy::In
   KnownGpu& gpu = at_.gpus[id];
   const bool sees_pids = at_.gpus.nvml_sees_pids();
   int64_t ours = at_.departures.used_by_watched(id, sample);
-  uint64_t moves = 0;
+  ForeignMemoryWatch::Told told;
   for (const auto& [client_id, client] : at_.clients.all()) {
     if (client.gpu != id) continue;
     ours += used_by(client, sample, sees_pids, at_.settings.policy);
-    moves += client.moves + 1;
+    told.moves += client.moves + 1;
+    told.leaving += std::min(client.leaving.left(), client.believed.resident);
   }
-  if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total, sees_pids ? std::nullopt : std::optional(moves))) {
+  if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total, sees_pids ? std::nullopt : std::optional(told))) {
     spdlog::debug("{}: {} MiB of other programs", gpu.uuid_text, *foreign >> 20);
     at_.policy.apply(policy::ForeignMemory{id, *foreign}, now);
   }

@@ -59,7 +59,10 @@ void PolicyDriver::perform(const policy::Actions& actions) {
       at.messenger.send_to(a.client, DropLock{{driver.epoch_, a.grant}, a.attempt, a.together, {}});
     }
     void operator()(const policy::SendKeep& a) const { at.messenger.send_to(a.client, KeepLock{{driver.epoch_, a.grant}}); }
-    void operator()(const policy::SendEvict& a) const { at.messenger.send_to(a.client, Evict{a.eviction, static_cast<uint64_t>(a.bytes)}); }
+    void operator()(const policy::SendEvict& a) const {
+      if (RegisteredClient* client = at.clients.find(a.client)) client->leaving = {a.eviction, a.bytes, 0};
+      at.messenger.send_to(a.client, Evict{a.eviction, static_cast<uint64_t>(a.bytes)});
+    }
     void operator()(const policy::SendWait& a) const { at.messenger.send_to(a.client, WaitForMem{a.request}); }
     void operator()(const policy::SendMemory& a) const {
       at.believed.granted(a.client, a.budget);

@@ -20,13 +20,14 @@ int64_t unexplained_memory(const GpuSample& sample) {
   return std::max<int64_t>(rest, 0);
 }
 
-bool ForeignMemoryWatch::is_moving(int64_t used, std::optional<uint64_t> moves) {
+bool ForeignMemoryWatch::is_moving(int64_t used, std::optional<Told> told) {
+  const std::optional<uint64_t> moves = told ? std::optional(told->moves) : std::nullopt;
   const bool same_use = std::abs(std::exchange(previous_used_, used) - used) < kStep;
   const bool same_moves = std::exchange(previous_moves_, moves) == moves;
-  return moves && !(same_use && same_moves);
+  return told && !(same_use && same_moves);
 }
 
-std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<uint64_t> moves) {
+std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<Told> told) {
   bool steady = std::abs(sample.used_before - sample.used_after) <= kStep;
   if (!steady && ++unsteady_ <= kUnsteadyMax) return std::nullopt;
   unsteady_ = 0;
@@ -35,7 +36,8 @@ std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64
   int64_t believed = previous_ ? std::min(now, *previous_) : 0;
   if (!previous_) believed = now;
   previous_ = now;
-  if (is_moving(used, moves) && believed < reported_) {
+  if (told && believed < reported_) believed = std::min(believed + told->leaving, reported_);
+  if (is_moving(used, told) && believed < reported_) {
     largest_ = std::max(largest_, now);
     if (++moving_ <= kMovingMax) return std::nullopt;
     believed = std::min(largest_, reported_);

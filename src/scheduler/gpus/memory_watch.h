@@ -48,12 +48,16 @@ class ForeignMemoryWatch {
   static constexpr int kMovingMax = 8;    // so many that show less while memory moves, then the largest of them is taken
 
   // `ours`: what the clients use, by the same sample. `untold`: memory that the GPU has beyond what we were told to use; foreign memory
-  // lies there first. `moves`: changes with what clients tell, where `ours` comes from that. The new figure when it changed.
-  std::optional<int64_t> update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<uint64_t> moves = {});
+  // lies there first. `told`: where `ours` comes from what clients tell. The new figure when it changed.
+  struct Told {
+    uint64_t moves = 0;   // changes with what they tell
+    int64_t leaving = 0;  // what they were asked to move out and have not told: it may be gone already
+  };
+  std::optional<int64_t> update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<Told> told = {});
   int64_t bytes() const { return reported_; }
 
  private:
-  bool is_moving(int64_t used, std::optional<uint64_t> moves);
+  bool is_moving(int64_t used, std::optional<Told> told);
 
   std::optional<int64_t> previous_;
   int64_t reported_ = 0;

@@ -126,10 +126,10 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
         bytes > 0 && changed.lent < changed.shrinking->lent_then;  // who says so and gave nothing is asked again for ever else
     changed.shrinking.reset();
     if (overdue) return;
-    changed.empty_then = 0;
+    changed.slack_then = 0;
     if (gave) return;
     changed.shrink_not_before = now + kShrinkAgain;
-    changed.empty_then = changed.empty();
+    changed.slack_then = changed.slack();
   });
 }
 
@@ -196,8 +196,8 @@ void HostBudget::apply_report(policy::ClientId client) {
   ledger_.change(client, [](Account& account) {
     account.ready = std::min(account.said_ready, account.lent);
     account.used = std::min(account.said_used, account.ready);
-    if (account.empty() >= account.empty_then + kPieceMax) account.shrink_not_before = 0;  // it may have something by now
-    if (account.empty_then != kNoBound) account.empty_then = std::min(account.empty_then, account.empty());
+    if (account.slack() >= account.slack_then + kPieceMax) account.shrink_not_before = 0;  // it may have something by now
+    if (account.slack_then != kNoBound) account.slack_then = std::min(account.slack_then, account.slack());
   });
 }
 
@@ -390,7 +390,7 @@ void HostBudget::give_up_shrinking(policy::Instant now) {
     ledger_.change(id, [&](Account& account) {
       account.shrinking->overdue = true;
       account.shrink_not_before = now + kShrinkAgain;
-      account.empty_then = kNoBound;  // whatever it reports: others would wait for it again
+      account.slack_then = kNoBound;  // whatever it reports: others would wait for it again
     });
   }
 }

@@ -297,8 +297,13 @@ TEST_F(HostBudgetTest, WhoMayHaveSomethingAndGaveNothingIsNotAskedAgainSoon) {
   ASSERT_EQ(first.size(), 1u);
   budget_.shrunk(1, first[0].shrink, 0, now_);
   EXPECT_EQ(of<HostBudget::Refuse>(settle()).size(), 1u);
-  budget_.report(1, kGiB, 2 * kGiB - 64 * kMiB);
+  budget_.report(1, kGiB, 2 * kGiB - 32 * kMiB);
   EXPECT_TRUE(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).empty());
+  budget_.report(1, kGiB, 2 * kGiB - 64 * kMiB);  // what came in since may have left copies (simulation, seed 7200951398)
+  const auto second = of<HostBudget::Shrink>(ask(2, 512 * kMiB));
+  ASSERT_EQ(second.size(), 1u);
+  budget_.shrunk(1, second[0].shrink, 0, now_);
+  EXPECT_EQ(of<HostBudget::Refuse>(settle()).size(), 1u);
   now_ += HostBudget::kShrinkAgain;
   EXPECT_EQ(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).size(), 1u);
 }

@@ -59,7 +59,7 @@ class HostLedger {
     int64_t used = 0;
     std::optional<Shrinking> shrinking;  // not answered yet
     policy::Instant shrink_not_before = 0;
-    int64_t empty_then = 0;  // the least since it answered that it had nothing to give back
+    int64_t slack_then = 0;  // the least since it answered that it had nothing to give back
 
     // The ledger's own: put(), take().
     std::map<SegmentId, Segment> segments;
@@ -71,6 +71,7 @@ class HostLedger {
     // It has some, may have some of before, or waits for some.
     bool has_or_wants() const { return !segments.empty() || held_process > 0 || held_scheduler > 0 || missing > 0 || !answered; }
     int64_t empty() const { return ready > used ? ready - used : 0; }
+    int64_t slack() const { return ready - said_used; }  // negative: more is swapped than it has places for
     // More of its memory is swapped than it has places for, so that some was never written: how much of the places is unused it alone
     // knows.
     bool may_have_empty() const { return ready > 0 && said_used > said_ready; }
