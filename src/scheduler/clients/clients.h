@@ -51,9 +51,9 @@ struct RegisteredClient {
     int64_t left() const { return std::max<int64_t>(asked - told, 0); }
   };
   Leaving leaving;
-  uint64_t reports = 0, moves = 0;        // of its memory, so far; and those of them that had other figures of the GPU's
-  int64_t elsewhere = 0;                  // swapped, and in no segment: managed memory, which lies where the driver likes
-  int64_t prepares = 0;                   // host memory that it was told to have ready
+  uint64_t reports = 0, moves = 0;  // of its memory, so far; and those of them that had other figures of the GPU's
+  int64_t elsewhere = 0;            // swapped, and in no segment: managed memory, which lies where the driver likes
+  int64_t prepares = 0;             // host memory that it was told to have ready
   bool seen_by_nvml = false;
   bool mps = false;          // its process is attached to its user's MPS daemon
   uint64_t share_group = 0;  // as the policy was told last (policy::ClientShares)

@@ -53,7 +53,9 @@ void GpuLooks::see_foreign(policy::GpuId id, const GpuSample& sample, policy::In
   ForeignMemoryWatch::Told told;
   for (const auto& [client_id, client] : at_.clients.all()) {
     if (client.gpu != id) continue;
-    ours += used_by(client, sample, sees_pids, at_.settings.policy);
+    const int64_t its = used_by(client, sample, sees_pids, at_.settings.policy);
+    ours += its;
+    told.contexts += std::max<int64_t>(its - client.believed.resident, 0);
     told.moves += client.moves + 1;
     told.leaving += std::min(client.leaving.left(), client.believed.resident);
   }

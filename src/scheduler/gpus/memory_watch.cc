@@ -27,6 +27,15 @@ bool ForeignMemoryWatch::is_moving(int64_t used, std::optional<Told> told) {
   return told && !(same_use && same_moves);
 }
 
+// Less is shown by as much as has left untold, at most. What a context that has ended was reckoned to take, and did not, was others' all
+// along: that cannot be seen now, so it counts as theirs until nothing leaves.
+int64_t ForeignMemoryWatch::while_leaving(int64_t believed, const Told& told) {
+  const int64_t ended = std::max<int64_t>(contexts_ - told.contexts, 0);
+  const int64_t most = std::min(believed + told.leaving, reported_ + (told.leaving > 0 ? ended : 0));
+  if (told.leaving == 0 || std::max(believed, most) - reported_ >= kStep) contexts_ = told.contexts;
+  return std::max(believed, most);
+}
+
 std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<Told> told) {
   bool steady = std::abs(sample.used_before - sample.used_after) <= kStep;
   if (!steady && ++unsteady_ <= kUnsteadyMax) return std::nullopt;
@@ -36,7 +45,7 @@ std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64
   int64_t believed = previous_ ? std::min(now, *previous_) : 0;
   if (!previous_) believed = now;
   previous_ = now;
-  if (told && believed < reported_) believed = std::min(believed + told->leaving, reported_);
+  if (told) believed = while_leaving(believed, *told);
   if (is_moving(used, told) && believed < reported_) {
     largest_ = std::max(largest_, now);
     if (++moving_ <= kMovingMax) return std::nullopt;

@@ -50,14 +50,16 @@ class ForeignMemoryWatch {
   // `ours`: what the clients use, by the same sample. `untold`: memory that the GPU has beyond what we were told to use; foreign memory
   // lies there first. `told`: where `ours` comes from what clients tell. The new figure when it changed.
   struct Told {
-    uint64_t moves = 0;   // changes with what they tell
-    int64_t leaving = 0;  // what they were asked to move out and have not told: it may be gone already
+    uint64_t moves = 0;    // changes with what they tell
+    int64_t leaving = 0;   // what they were asked to move out and have not told: it may be gone already
+    int64_t contexts = 0;  // what their contexts are reckoned to take, in `ours`
   };
   std::optional<int64_t> update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<Told> told = {});
   int64_t bytes() const { return reported_; }
 
  private:
   bool is_moving(int64_t used, std::optional<Told> told);
+  int64_t while_leaving(int64_t believed, const Told& told);
 
   std::optional<int64_t> previous_;
   int64_t reported_ = 0;
@@ -65,7 +67,8 @@ class ForeignMemoryWatch {
   int64_t previous_used_ = -1;
   std::optional<uint64_t> previous_moves_;
   int moving_ = 0;
-  int64_t largest_ = 0;  // of those that showed less while memory moved
+  int64_t largest_ = 0;   // of those that showed less while memory moved
+  int64_t contexts_ = 0;  // reckoned when nothing was leaving, or for the figure reported since
 };
 
 // The memory that a client's process uses besides what it reported as resident: its context and modules. Known only when neither figure

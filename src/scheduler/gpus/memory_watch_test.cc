@@ -61,7 +61,9 @@ TEST(ForeignMemory, WhatMovesWhileLookedAtIsNotBelievedForAWhile) {
 // Where NVML does not list clients: what moved out and is not told yet would be taken off what others have.
 TEST(ForeignMemory, WhatClientsHaveNotToldIsNotTakenOffIt) {
   ForeignMemoryWatch watch;
-  const auto look = [&](int64_t in_use, int64_t ours, uint64_t moves) { return watch.update(used(in_use, in_use), ours, 0, Told{moves, 0}); };
+  const auto look = [&](int64_t in_use, int64_t ours, uint64_t moves) {
+    return watch.update(used(in_use, in_use), ours, 0, Told{moves, 0, 0});
+  };
   EXPECT_EQ(look(8 * kGiB, 5 * kGiB, 1), 3 * kGiB);
   EXPECT_EQ(look(7 * kGiB, 5 * kGiB, 1), std::nullopt) << "a client moves out";
   EXPECT_EQ(look(6 * kGiB, 4 * kGiB, 2), std::nullopt) << "and has told a part of it";
@@ -74,16 +76,27 @@ TEST(ForeignMemory, WhatClientsHaveNotToldIsNotTakenOffIt) {
 // One that is stopped in its eviction tells nothing for as long (simulation, seed 7200224289).
 TEST(ForeignMemory, WhatAClientWasAskedToMoveOutMayBeGone) {
   ForeignMemoryWatch watch;
-  const auto look = [&](int64_t in_use, int64_t leaving) { return watch.update(used(in_use, in_use), 5 * kGiB, 0, Told{1, leaving}); };
+  const auto look = [&](int64_t in_use, int64_t leaving) { return watch.update(used(in_use, in_use), 5 * kGiB, 0, Told{1, leaving, 0}); };
   EXPECT_EQ(look(8 * kGiB, 0), 3 * kGiB);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(look(7 * kGiB, 2 * kGiB), std::nullopt);
   EXPECT_EQ(look(5 * kGiB, 2 * kGiB), std::nullopt);
   EXPECT_EQ(look(5 * kGiB, 2 * kGiB), 2 * kGiB) << "so much of the three is gone at least";
 }
 
+// A context was reckoned to take 128 MiB and took nothing, so that others' counted for less; it ends while another client moves out.
+TEST(ForeignMemory, WhatAnEndedContextDidNotTakeIsOthersWhileNothingElseCanBeSeen) {
+  ForeignMemoryWatch watch;
+  EXPECT_EQ(watch.update(used(8 * kGiB, 8 * kGiB), 5 * kGiB + 128 * kMiB, 0, Told{1, 0, 128 * kMiB}), 3 * kGiB - 128 * kMiB);
+  const GpuSample moved = used(7 * kGiB, 7 * kGiB);
+  EXPECT_EQ(watch.update(moved, 5 * kGiB, 0, Told{1, 2 * kGiB, 0}), 3 * kGiB);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(watch.update(moved, 5 * kGiB, 0, Told{1, 2 * kGiB, 0}), std::nullopt);
+  EXPECT_EQ(watch.update(moved, 4 * kGiB, 0, Told{2, 0, 0}), std::nullopt) << "it is told";
+  EXPECT_EQ(watch.bytes(), 3 * kGiB);
+}
+
 TEST(ForeignMemory, UseAndReportThatMoveTogetherCountAsOneMove) {
   ForeignMemoryWatch watch;
-  const auto look = [&](int64_t in_use, uint64_t moves) { return watch.update(used(in_use, in_use), 5 * kGiB, 0, Told{moves, 0}); };
+  const auto look = [&](int64_t in_use, uint64_t moves) { return watch.update(used(in_use, in_use), 5 * kGiB, 0, Told{moves, 0, 0}); };
   EXPECT_EQ(look(8 * kGiB, 1), 3 * kGiB);
   EXPECT_EQ(look(7 * kGiB, 2), std::nullopt);
   EXPECT_EQ(look(7 * kGiB, 2), 2 * kGiB) << "nothing moved since";
@@ -91,13 +104,13 @@ TEST(ForeignMemory, UseAndReportThatMoveTogetherCountAsOneMove) {
 
 TEST(ForeignMemory, LessCountsInTheEndWhileMemoryMovesOnAndOn) {
   ForeignMemoryWatch watch;
-  watch.update(used(8 * kGiB, 8 * kGiB), 5 * kGiB, 0, Told{1, 0});
+  watch.update(used(8 * kGiB, 8 * kGiB), 5 * kGiB, 0, Told{1, 0, 0});
   std::optional<int64_t> figure;
   uint64_t looks = 0;
   while (!figure && looks < 100) {
     ++looks;
     const int64_t moved_out = looks % 2 == 0 ? kGiB / 2 : 0;
-    figure = watch.update(used(6 * kGiB - moved_out, 6 * kGiB - moved_out), 5 * kGiB, 0, Told{1 + looks, 0});
+    figure = watch.update(used(6 * kGiB - moved_out, 6 * kGiB - moved_out), 5 * kGiB, 0, Told{1 + looks, 0, 0});
   }
   EXPECT_GT(looks, uint64_t{ForeignMemoryWatch::kMovingMax});
   EXPECT_EQ(figure, kGiB) << "the largest of them";
