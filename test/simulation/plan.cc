@@ -171,7 +171,8 @@ void draw_host(uint64_t seed, Plan& plan) {
       }
     }
   }
-  if (!grows && plan.gpus == 1 && random.chance(70)) swappable = std::max<Bytes>(swappable - 15 * kGiB, kGiB);
+  const Bytes contexts = std::ssize(plan.programs) * 300 * kMiB;  // on the GPU
+  if (!grows && plan.gpus == 1 && random.chance(70)) swappable = std::max<Bytes>(swappable + contexts - 15 * kGiB, kGiB);
   // A fifth of it is kept free, and an eighth of the rest for tenants that hold little.
   plan.host_bytes = kGiB + swappable * random.between(145, 250) / 100;
 }
