@@ -42,6 +42,11 @@ struct RegisteredClient {
   policy::Memory believed{};              // of it
   policy::Instant unlisted_since = 0;     // by NVML, which would list it; 0: it is listed
   std::optional<int64_t> overhead_taken;  // taken instead of the policy's own figure until NVML has told
+  struct Reports {                        // of its memory, so far
+    uint64_t all = 0;
+    uint64_t moves = 0;  // of them, those that had other figures of the GPU's
+  };
+  Reports reports;
   // What it was asked to move out last, and has told of that.
   struct Leaving {
     uint64_t eviction = 0;
@@ -51,9 +56,8 @@ struct RegisteredClient {
     int64_t left() const { return std::max<int64_t>(asked - told, 0); }
   };
   Leaving leaving;
-  uint64_t reports = 0, moves = 0;  // of its memory, so far; and those of them that had other figures of the GPU's
-  int64_t elsewhere = 0;            // swapped, and in no segment: managed memory, which lies where the driver likes
-  int64_t prepares = 0;             // host memory that it was told to have ready
+  int64_t elsewhere = 0;  // swapped, and in no segment: managed memory, which lies where the driver likes
+  int64_t prepares = 0;   // host memory that it was told to have ready
   bool seen_by_nvml = false;
   bool mps = false;          // its process is attached to its user's MPS daemon
   uint64_t share_group = 0;  // as the policy was told last (policy::ClientShares)
@@ -63,9 +67,9 @@ struct RegisteredClient {
   // What it says that it has.
   void report(const protocol::MemoryReport& now) {
     note_unwritten(now);
-    moves += now.resident != memory.resident;
+    reports.moves += now.resident != memory.resident;
     memory = now;
-    ++reports;
+    ++reports.all;
   }
   // Bytes that it may have on its GPU.
   int64_t most_on_gpu() const { return std::max(believed.resident, claims.budget()); }
@@ -74,7 +78,7 @@ struct RegisteredClient {
   // What a client allocates without the lock is an address until its next turn: it grew, and nothing left the GPU. What it frees is taken
   // to be of that, so that its host memory is never taken for less than it is.
   void note_unwritten(const protocol::MemoryReport& now) {
-    if (reports == 0) return;  // how it came to what it had is not known
+    if (reports.all == 0) return;  // how it came to what it had is not known
     const int64_t allocated_more = bounded(now.allocated) - bounded(memory.allocated);
     const int64_t swapped = bounded(now.allocated) - bounded(now.resident);
     const int64_t swapped_more = swapped - (bounded(memory.allocated) - bounded(memory.resident));

@@ -56,7 +56,7 @@ void GpuLooks::see_foreign(policy::GpuId id, const GpuSample& sample, policy::In
     const int64_t its = used_by(client, sample, sees_pids, at_.settings.policy);
     ours += its;
     told.contexts += std::max<int64_t>(its - client.believed.resident, 0);
-    told.moves += client.moves + 1;
+    told.moves += client.reports.moves + 1;
     told.leaving += std::min(client.leaving.left(), client.believed.resident);
   }
   if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total, sees_pids ? std::nullopt : std::optional(told))) {
@@ -117,7 +117,7 @@ void GpuLooks::measure_overhead(RegisteredClient& client, const GpuSample& sampl
     return;
   }
   client.unlisted_since = 0;
-  std::optional<int64_t> overhead = client.overhead.update(process->used, client.believed.resident, client.moves);
+  std::optional<int64_t> overhead = client.overhead.update(process->used, client.believed.resident, client.reports.moves);
   if (client.overhead_taken && !overhead)
     overhead = std::clamp<int64_t>(process->used - client.believed.resident, 0, at_.settings.policy.overhead_default);
   client.overhead_taken.reset();
