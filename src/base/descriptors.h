@@ -14,11 +14,11 @@ namespace nvshare {
 
 // Who closes descriptors that somebody else has sent: close() may wait for as long as the sender likes (SO_LINGER, FUSE), also where it was
 // the sender's last one only.
-class DescriptorUndertaker {
+class DescriptorCloser {
  public:
-  virtual ~DescriptorUndertaker() = default;
+  virtual ~DescriptorCloser() = default;
   // `whose`: of all that has one such number, one is closed at a time.
-  virtual void bury(FileDescriptor descriptor, uint64_t whose) = 0;
+  virtual void close_later(FileDescriptor descriptor, uint64_t whose) = 0;
 };
 
 // The descriptors of one packet, owned.
@@ -38,8 +38,8 @@ class Descriptors {
   }
 
   // Closes, from now on, what is not taken. Outlives this, and whatever it is moved to. null: closed here.
-  void leave_to(DescriptorUndertaker* undertaker, uint64_t whose) {
-    undertaker_ = undertaker;
+  void leave_to(DescriptorCloser* closer, uint64_t whose) {
+    closer_ = closer;
     whose_ = whose;
   }
 
@@ -61,18 +61,18 @@ class Descriptors {
 
  private:
   void end(FileDescriptor descriptor) {
-    if (undertaker_ != nullptr && descriptor) undertaker_->bury(std::move(descriptor), whose_);
+    if (closer_ != nullptr && descriptor) closer_->close_later(std::move(descriptor), whose_);
   }
   void take_all(Descriptors& other) {
     for (int i = 0; i < other.count_; ++i) fds_[i] = std::move(other.fds_[i]);
     count_ = std::exchange(other.count_, 0);
-    undertaker_ = other.undertaker_;
+    closer_ = other.closer_;
     whose_ = other.whose_;
   }
 
   FileDescriptor fds_[kMax];
   int count_ = 0;
-  DescriptorUndertaker* undertaker_ = nullptr;
+  DescriptorCloser* closer_ = nullptr;
   uint64_t whose_ = 0;
 };
 

@@ -86,7 +86,7 @@ ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback 
 ClientSockets::~ClientSockets() {
   for (auto& [id, connection] : connections_) end(connection);
   accept_watch_ = {};
-  closing_.bury_socket(std::move(listener_), 0);
+  closing_.close_socket_later(std::move(listener_), 0);
 }
 
 void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors descriptors) {
@@ -127,7 +127,7 @@ void ClientSockets::forget(std::map<ConnectionId, Connection>::iterator at) {
 
 void ClientSockets::end(Connection& connection) {
   connection.socket_watch = {};  // while the number is the socket's
-  closing_.bury_socket(std::move(connection.socket), connection.whose);
+  closing_.close_socket_later(std::move(connection.socket), connection.whose);
 }
 
 void ClientSockets::close(ConnectionId id) {
@@ -160,7 +160,7 @@ void ClientSockets::accept(FileDescriptor socket) {
   const policy::Instant now = monotonic_ns();
   const auto give_up = [&](const Error& why, uint64_t whose) {
     warnings_.warn("peer", now, "{}", why.text);
-    closing_.bury_socket(std::move(socket), whose);
+    closing_.close_socket_later(std::move(socket), whose);
   };
   const Result<PeerNumber> number = number_of_peer(socket.get());
   if (!number) return give_up(number.error(), 0);
@@ -194,7 +194,7 @@ void ClientSockets::accept(FileDescriptor socket) {
 void ClientSockets::turn_away(FileDescriptor socket, const PeerNumber& peer, const Error& why) {
   warnings_.warn("turned away", monotonic_ns(), "refused pid {} (user {}): {}", peer.pid, peer.uid, why.text);
   static_cast<void>(try_send(socket.get(), {refusal(why.text), {}}));
-  closing_.bury_socket(std::move(socket), static_cast<uint64_t>(peer.pid));
+  closing_.close_socket_later(std::move(socket), static_cast<uint64_t>(peer.pid));
 }
 
 void ClientSockets::drop_silent() {

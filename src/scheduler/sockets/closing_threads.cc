@@ -106,12 +106,12 @@ void drain(int socket) {
 }  // namespace
 
 struct ClosingThreads::State {
-  struct Grave {
+  struct Unclosed {
     FileDescriptor descriptor;
     bool is_socket = false;
   };
   struct Group {
-    std::deque<Grave> graves;
+    std::deque<Unclosed> unclosed;
     int64_t waiting = 0;  // the one that is being closed included
     bool busy = false;
   };
@@ -125,17 +125,17 @@ struct ClosingThreads::State {
   int idle GUARDED_BY(mutex) = 0;
   bool ends GUARDED_BY(mutex) = false;
 
-  static void push(const std::shared_ptr<State>& state, Grave grave, uint64_t whose);
+  static void push(const std::shared_ptr<State>& state, Unclosed unclosed, uint64_t whose);
   static void work(const std::shared_ptr<State>& state);
 };
 
-void ClosingThreads::State::push(const std::shared_ptr<State>& state, Grave grave, uint64_t whose) {
+void ClosingThreads::State::push(const std::shared_ptr<State>& state, Unclosed unclosed, uint64_t whose) {
   Lock lock(state->mutex);
   Group& group = state->groups[whose];
-  group.graves.push_back(std::move(grave));
+  group.unclosed.push_back(std::move(unclosed));
   ++group.waiting;
   ++state->waiting;
-  if (!group.busy && group.graves.size() == 1) state->ready.push_back(whose);
+  if (!group.busy && group.unclosed.size() == 1) state->ready.push_back(whose);
   if (state->idle < static_cast<int>(state->ready.size()) && state->threads < kThreadsMax) {
     // Signals are the loop's.
     sigset_t all, before;
@@ -167,18 +167,18 @@ void ClosingThreads::State::work(const std::shared_ptr<State>& state) {
     state->ready.pop_front();
     Group& group = state->groups.at(whose);
     group.busy = true;
-    Grave grave = std::move(group.graves.front());
-    group.graves.pop_front();
+    Unclosed unclosed = std::move(group.unclosed.front());
+    group.unclosed.pop_front();
     lock.unlock();
     interrupts.set(true);
-    if (grave.is_socket) drain(grave.descriptor.get());
-    grave.descriptor.reset();
+    if (unclosed.is_socket) drain(unclosed.descriptor.get());
+    unclosed.descriptor.reset();
     interrupts.set(false);
     lock.lock();
     group.busy = false;
     --group.waiting;
     --state->waiting;
-    if (!group.graves.empty()) {
+    if (!group.unclosed.empty()) {
       state->ready.push_back(whose);
     } else {
       state->groups.erase(whose);
@@ -202,11 +202,11 @@ ClosingThreads::~ClosingThreads() {
   state.changed.wait_for(state.mutex, kEndPatienceNs, [&]() REQUIRES(state.mutex) { return state.threads == 0; });
 }
 
-void ClosingThreads::bury(FileDescriptor descriptor, uint64_t whose) {
+void ClosingThreads::close_later(FileDescriptor descriptor, uint64_t whose) {
   if (descriptor) State::push(state_, {std::move(descriptor), false}, whose);
 }
 
-void ClosingThreads::bury_socket(FileDescriptor socket, uint64_t whose) {
+void ClosingThreads::close_socket_later(FileDescriptor socket, uint64_t whose) {
   if (!socket) return;
   if (shutdown(socket.get(), SHUT_RDWR) == 0 && !holds_descriptors(socket.get())) return;  // closed here: there is nothing to wait for
   State::push(state_, {std::move(socket), true}, whose);

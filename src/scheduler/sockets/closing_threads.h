@@ -12,7 +12,7 @@
 
 namespace nvshare::scheduler {
 
-class ClosingThreads final : public DescriptorUndertaker {
+class ClosingThreads final : public DescriptorCloser {
  public:
   static constexpr int kThreadsMax = 16;
 
@@ -20,10 +20,10 @@ class ClosingThreads final : public DescriptorUndertaker {
   // Waits for those that can be closed. A thread that still waits then goes on, and ends with the process.
   ~ClosingThreads() override;
 
-  void bury(FileDescriptor descriptor, uint64_t whose) override;
+  void close_later(FileDescriptor descriptor, uint64_t whose) override;
   // Its peer sees the end of the connection at once, and can send nothing more; what it has sent goes before the close, which it would
   // take for an error else. Where there are no descriptors among that, it is closed at once: a thread costs more than most connections.
-  void bury_socket(FileDescriptor socket, uint64_t whose);
+  void close_socket_later(FileDescriptor socket, uint64_t whose);
 
   // How many are not closed yet.
   int64_t waiting(uint64_t whose) const;

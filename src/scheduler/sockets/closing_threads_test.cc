@@ -45,7 +45,7 @@ class ClosingThreadsTest : public testing::Test {
 
 TEST_F(ClosingThreadsTest, AConnectionThatLingersIsClosedSoon) {
   LingeringSocket lingers(kLong);
-  closing_.bury(std::move(lingers.socket), 1);
+  closing_.close_later(std::move(lingers.socket), 1);
   EXPECT_EQ(lingers.socket.get(), -1);
   EXPECT_TRUE(all_are_closed());
 }
@@ -57,7 +57,7 @@ TEST_F(ClosingThreadsTest, SoAreThoseThatLieUnreadInASocketAndInASocketThere) {
   auto [outer, outer_peer] = pair();
   send_away(outer_peer, std::move(inner));
   send_away(outer_peer, std::move(second.socket));
-  closing_.bury_socket(std::move(outer), 1);
+  closing_.close_socket_later(std::move(outer), 1);
   EXPECT_TRUE(all_are_closed());
 }
 
@@ -65,7 +65,7 @@ TEST_F(ClosingThreadsTest, ThePeerReadsWhatItWasToldAndThenTheEnd) {
   auto [ours, theirs] = pair();
   ASSERT_EQ(send(theirs.get(), "unread", 6, 0), 6);
   ASSERT_EQ(send(ours.get(), "why", 3, 0), 3);
-  closing_.bury_socket(std::move(ours), 1);
+  closing_.close_socket_later(std::move(ours), 1);
   EXPECT_TRUE(send(theirs.get(), "more", 4, MSG_NOSIGNAL) < 0 && errno == EPIPE);
   EXPECT_TRUE(all_are_closed());
   char said[8] = {};
@@ -81,7 +81,7 @@ TEST_F(ClosingThreadsTest, ASocketWithoutDescriptorsIsClosedAtOnce) {
       for (int i = 0; i < packets; ++i) ASSERT_EQ(send(theirs.get(), "unread", i % 2 == 0 ? 6 : 0, 0), i % 2 == 0 ? 6 : 0);
       if (!is_open) theirs.reset();
       const int number = ours.get();
-      closing_.bury_socket(std::move(ours), 1);
+      closing_.close_socket_later(std::move(ours), 1);
       EXPECT_EQ(fcntl(number, F_GETFD), -1) << packets;
     }
   }
@@ -100,14 +100,14 @@ TEST_F(ClosingThreadsTest, OneWithDescriptorsIsNot) {
     ASSERT_EQ(send_packet(theirs.get(), {}, sent, MSG_NOSIGNAL), 0);
     sent.clear();
     const auto begun = std::chrono::steady_clock::now();
-    closing_.bury_socket(std::move(ours), 1);
+    closing_.close_socket_later(std::move(ours), 1);
     EXPECT_TRUE(all_are_closed());
     EXPECT_LT(std::chrono::steady_clock::now() - begun, 20s);
   }
 }
 
 TEST_F(ClosingThreadsTest, ManyOfManyAreCountedUntilTheyAreClosed) {
-  for (uint64_t i = 0; i < 2000; ++i) closing_.bury(FileDescriptor(dup(0)), i % 100);
+  for (uint64_t i = 0; i < 2000; ++i) closing_.close_later(FileDescriptor(dup(0)), i % 100);
   EXPECT_TRUE(all_are_closed());
   EXPECT_EQ(closing_.waiting(7), 0);
 }
