@@ -207,6 +207,7 @@ void ClientMembership::leave(policy::ClientId id, bool memory_freed, const char*
   at_.housekeeping.save_tenants_soon(now);
   const bool others_may_swap = at_.host.leave(client);
   const policy::GpuId gpu = client.gpu;
+  at_.gpus[gpu].looks_due = KnownGpu::kLooksAfterLeaving;
   at_.clients.erase(id);
   if (at_.clients.all().empty()) at_.housekeeping.forget_totals(now);  // while there are some, housekeeping does it
   memory_freed ? at_.known.leave(id) : at_.known.depart(id);

@@ -41,7 +41,7 @@ class ClientMembership {
   struct Neighbours {
     const Settings& settings;
     Clients& clients;
-    const Gpus& gpus;
+    Gpus& gpus;
     KnownClients& known;
     Tenants& tenants;
     UsageTotals& usage_totals;

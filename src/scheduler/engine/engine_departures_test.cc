@@ -205,6 +205,18 @@ TEST_F(EngineTest, AfterARestartEachGpuIsLookedAtUntilClientsAreBack) {
   EXPECT_TRUE(engine().to_look_at().in_use.empty());
 }
 
+// A child of the last client's process keeps its memory: the next client finds it counted (simulation, seed 8000214321).
+TEST_F(EngineTest, AGpuIsLookedAtForAWhileAfterItsLastClientHasLeft) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  sample(4 * kGiB, {});
+  engine().disconnected(1, "test", ++now_);
+  for (int looks = 0; engine().to_look_at().in_use.size() == 1; ++looks) {
+    ASSERT_LT(looks, 10);
+    sample(4 * kGiB, {});
+  }
+  EXPECT_EQ(gpu().foreign, 4 * kGiB);
+}
+
 TEST_F(EngineTest, TheDeadsMemoryCountsUntilNvmlShowsItFreeAndIsNotForeignMeanwhile) {
   join(1, 1001, 4 * kGiB, 4 * kGiB);
   for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});

@@ -26,7 +26,8 @@ GpuLooks::Wanted GpuLooks::wanted(bool awaits_clients) const {
     const KnownGpu& gpu = at_.gpus[id];
     auto is_here = [&](const auto& entry) { return entry.second.gpu == id; };
     const auto& clients = at_.clients.all();
-    if ((looks_everywhere && gpu.nvml) || std::any_of(clients.begin(), clients.end(), is_here) || at_.departures.watches(id))
+    if (((looks_everywhere || gpu.looks_due > 0) && gpu.nvml) || std::any_of(clients.begin(), clients.end(), is_here) ||
+        at_.departures.watches(id))
       wanted.in_use.push_back(gpu.uuid);
     if (policy::shares_by_limits(at_.policy.state(), id)) wanted.shared_by_limits.push_back(gpu.uuid);
   }
@@ -43,7 +44,9 @@ void GpuLooks::sampled(policy::GpuId id, const GpuSample& sample, bool awaits_cl
   } else if (sample.use) {
     compare_use(id, *sample.use, now);
   }
-  if (!awaits_clients) see_foreign(id, sample, now);
+  if (awaits_clients) return;
+  see_foreign(id, sample, now);
+  at_.gpus[id].looks_due = std::max(at_.gpus[id].looks_due - 1, 0);
 }
 
 void GpuLooks::see_foreign(policy::GpuId id, const GpuSample& sample, policy::Instant now) {

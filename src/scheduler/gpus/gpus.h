@@ -26,6 +26,10 @@ struct FoundGpu {
 };
 
 struct KnownGpu {
+  // After a client has left: what its process leaves to a child is others' memory from then on. A look may have been under way, and what
+  // grows counts when it is seen twice.
+  static constexpr int kLooksAfterLeaving = 3;
+
   GpuUuid uuid{};
   std::string uuid_text;
   std::string name;
@@ -39,6 +43,7 @@ struct KnownGpu {
   ForeignMemoryWatch foreign;
   UtilizationMonitor use;
   std::optional<GpuSample> sample;                        // the last
+  int looks_due = 0;                                      // at others' memory, though it may have no client any more
   bool prepares = false;                                  // some client was told to have host memory ready
   bool configured() const { return total < real_total; }  // smaller than it is
   bool is_there() const { return !uuid_text.empty(); }    // else its place is free for another
