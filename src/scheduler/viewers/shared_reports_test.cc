@@ -93,6 +93,7 @@ class SharedReportsTest : public ::testing::Test {
                            return report_;
                          }};
   std::thread thread_;
+  std::optional<StatusWriter> writer_;  // goes once the loop has ended, which uses it
 };
 
 TEST_F(SharedReportsTest, OneServesAllThatMayHaveIt) {
@@ -158,7 +159,7 @@ TEST_F(SharedReportsTest, WhatIsMadeInPartsIsAsOldAsItsBeginning) {
 TEST_F(SharedReportsTest, AReportThatFailsFailsForThoseItWasMadeForAndNobodyElse) {
   parts_ = 2;
   fails_ = true;
-  StatusWriter writer(loop_, reports_);
+  StatusWriter& writer = writer_.emplace(loop_, reports_);
   EXPECT_EQ(fresh(0, 0), nullptr);
   const auto texts = ask(writer, {{}, {7, kLongNs, 0}});
   EXPECT_NE(texts[0]->find("as the test wants it"), std::string::npos) << *texts[0];
@@ -182,7 +183,7 @@ TEST_F(SharedReportsTest, AReportThatWasReplacedIsHandedOver) {
 }
 
 TEST_F(SharedReportsTest, AWriterKeepsNoReportThatWasReplaced) {
-  StatusWriter writer(loop_, reports_);
+  StatusWriter& writer = writer_.emplace(loop_, reports_);
   const std::weak_ptr<const SharedReport> first = fresh(0, 0);
   ask(writer, {{}});
   ask(writer, {{}});
@@ -215,7 +216,7 @@ TEST_F(SharedReportsTest, OthersAreServedWhileAWriterHasAReportMade) {
   constexpr int kMinuteOfParts = 60'000;
   parts_ = kMinuteOfParts;
   part_ns_ = 1'000'000;
-  StatusWriter writer(loop_, reports_);
+  StatusWriter& writer = writer_.emplace(loop_, reports_);
   int served_at = 0, asks = 0;
   loop_.post([&] {
     for (int i = 0; i < 3; ++i) writer.ask({}, [&](const SharedReport::Text&) { ++asks; });
@@ -234,7 +235,7 @@ TEST_F(SharedReportsTest, OthersAreServedWhileAWriterHasAReportMade) {
 
 TEST_F(SharedReportsTest, AWriterMakesOneReportForViewersAndANewOneForWhoWantsIt) {
   report_.changes = 7;
-  StatusWriter writer(loop_, reports_);
+  StatusWriter& writer = writer_.emplace(loop_, reports_);
   const StatusWriter::Wish viewer{0, kLongNs, 7};
   const auto texts = ask(writer, {viewer, viewer});
   EXPECT_EQ(texts[0], texts[1]);
@@ -256,7 +257,7 @@ TEST_F(SharedReportsTest, AWriterMakesOneReportForViewersAndANewOneForWhoWantsIt
 // Whoever is answered wakes up and takes a processor: the loop serves others before the next viewer does.
 TEST_F(SharedReportsTest, AWriterAnswersViewersOneAfterTheOtherAndOthersAtOnce) {
   report_.changes = 7;
-  StatusWriter writer(loop_, reports_);
+  StatusWriter& writer = writer_.emplace(loop_, reports_);
   std::string order;
   size_t open = 4;
   std::promise<void> done;
