@@ -42,11 +42,9 @@ int become(const std::vector<std::string>& words) {
 
 // Of a scheduler that has ended, or that is not ours to ask.
 int show_without_scheduler(const LogsOptions& options, const std::string& why) {
-  for (const std::string& folder : {own_runtime_directory()}) {
-    const std::string file = folder + "/scheduler.log";
-    if (access(file.c_str(), R_OK) != 0) continue;
-    fmt::print(stderr, "nvsharectl logs: {}; {} is of the one before\n", why, file);
-    if (const auto viewer = log_viewer(file, 0, options)) return become(*viewer);
+  if (const auto file = own_log()) {
+    fmt::print(stderr, "nvsharectl logs: {}; {} is of the one before\n", why, *file);
+    if (const auto viewer = log_viewer(*file, 0, options)) return become(*viewer);
   }
   return fail(fmt::format("{}; of a service: journalctl -u nvshare-scheduler", why));
 }

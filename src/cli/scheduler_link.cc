@@ -26,6 +26,7 @@ namespace {
 
 constexpr auto kStartPatience = std::chrono::seconds(10);
 constexpr auto kStartPoll = std::chrono::milliseconds(10);
+constexpr char kLogFile[] = "/scheduler.log";
 
 // Whether somebody listens on the clients' socket of this runtime directory. A client connection without a message is nobody's client.
 bool clients_are_served(const std::string& runtime_directory) {
@@ -56,15 +57,33 @@ std::optional<SchedulerLink> look_at(const std::string& runtime_directory) {
   return link;
 }
 
-// Makes sure that the directory is there and ours alone: others could plant sockets in /tmp.
-Result<void> claim_directory(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return error_format("cannot make %s: %s", path.c_str(), strerror(errno));
+// Whether it is there and ours alone. What somebody else made there, or could put there, is nobody's scheduler: it would say which
+// processes we are to end, and lend our programs the memory that their data go to.
+Result<bool> is_ours(const std::string& path) {
   struct stat status {};
-  if (lstat(path.c_str(), &status) != 0) return error_format("cannot look at %s: %s", path.c_str(), strerror(errno));
+  if (lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    return error_format("cannot look at %s: %s", path.c_str(), strerror(errno));
+  }
   if (!S_ISDIR(status.st_mode)) return error_format("%s is not a directory; remove it, or set NVSHARE_RUNTIME_DIR", path.c_str());
   if (status.st_uid != geteuid())
     return error_format("%s belongs to another user; set NVSHARE_RUNTIME_DIR to a directory of yours", path.c_str());
   if ((status.st_mode & 022) != 0) return error_format("%s is writable for others; chmod 700 it", path.c_str());
+  return true;
+}
+
+// Whether what is ours in this folder stays where it is: nobody else can rename it.
+bool keeps_what_is_ours(const std::string& folder) {
+  struct stat status {};
+  if (stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return false;
+  if (status.st_uid != geteuid() && status.st_uid != 0) return false;
+  return (status.st_mode & 022) == 0 || (status.st_mode & S_ISVTX) != 0;
+}
+
+Result<void> claim_directory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return error_format("cannot make %s: %s", path.c_str(), strerror(errno));
+  const auto ours = is_ours(path);
+  if (!ours) return ours.error();
   return {};
 }
 
@@ -96,7 +115,7 @@ Result<SchedulerLink> start_scheduler(const Installation& installation, const st
 
   auto program = installation.program("nvshare-scheduler");
   if (!program) return program.error();
-  const std::string log_path = runtime_directory + "/scheduler.log";
+  const std::string log_path = runtime_directory + kLogFile;
   auto pid = start_daemon(*program, runtime_directory, log_path);
   if (!pid) return pid.error();
   const auto deadline = std::chrono::steady_clock::now() + kStartPatience;
@@ -163,8 +182,16 @@ std::string last_line_of(const std::string& path) {
 
 std::string own_runtime_directory() {
   const char* xdg = std::getenv("XDG_RUNTIME_DIR");
-  if (xdg != nullptr && *xdg == '/') return std::string(xdg) + "/nvshare";
+  if (xdg != nullptr && *xdg == '/' && keeps_what_is_ours(xdg)) return std::string(xdg) + "/nvshare";
   return "/tmp/nvshare-" + std::to_string(geteuid());
+}
+
+std::optional<std::string> own_log() {
+  const std::string folder = own_runtime_directory();
+  const std::string file = folder + kLogFile;
+  const auto ours = is_ours(folder);
+  if (!ours || !*ours || access(file.c_str(), R_OK) != 0) return std::nullopt;
+  return file;
 }
 
 Result<SchedulerLink> find_scheduler() {
@@ -174,7 +201,9 @@ Result<SchedulerLink> find_scheduler() {
   }
   if (auto link = look_at(protocol::kRuntimeDirectoryDefault)) return std::move(*link);
   const std::string own = own_runtime_directory();
-  if (auto link = look_at(own); link && link->admin) {
+  const auto ours = is_ours(own);
+  if (!ours) return error_format("no scheduler answers in %s, and %s", protocol::kRuntimeDirectoryDefault, ours.error().text);
+  if (auto link = *ours ? look_at(own) : std::nullopt; link && link->admin) {
     link->own = true;
     return std::move(*link);
   }

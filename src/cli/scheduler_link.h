@@ -32,15 +32,19 @@ struct SchedulerLink {
   std::string admin_error;  // why there is none
 };
 
-// Only NVSHARE_RUNTIME_DIR where it is set; else the machine's runtime directory, then the user's own.
+// Only NVSHARE_RUNTIME_DIR where it is set; else the machine's runtime directory, then the user's own, if it is that user's alone.
 Result<SchedulerLink> find_scheduler();
 
 // As find_scheduler; where nobody answers, starts `nvshare-scheduler --exit-when-idle` in NVSHARE_RUNTIME_DIR or the user's own directory
 // and waits until it answers. Two callers at once start one.
 Result<SchedulerLink> find_or_start_scheduler(const Installation& installation);
 
-// $XDG_RUNTIME_DIR/nvshare, else /tmp/nvshare-<uid>.
+// $XDG_RUNTIME_DIR/nvshare, where that folder is this user's (or root's, and nobody can rename what is this user's there), else
+// /tmp/nvshare-<uid>. What it is named may be somebody else's.
 std::string own_runtime_directory();
+
+// The log that the user's own scheduler writes there; nothing: there is none, or the directory is not this user's alone.
+std::optional<std::string> own_log();
 
 // The last line of a log that is not empty, or words that say that there is none.
 std::string last_line_of(const std::string& path);

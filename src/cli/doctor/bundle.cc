@@ -63,11 +63,8 @@ std::string part(const char* title, const std::string& text) {
   return fmt::format("==== {}\n{}{}", title, text, text.empty() || text.back() != '\n' ? "\n" : "");
 }
 
-std::string log_of(int pid) {
-  char path[PATH_MAX] = {};
-  const std::string link = "/proc/" + std::to_string(pid) + "/fd/2";
-  if (readlink(link.c_str(), path, sizeof path - 1) <= 0) return fmt::format("{} cannot be read: {}", link, strerror(errno));
-  const auto viewer = log_viewer(path, pid, {kLogLines, false});
+std::string end_of_log(const std::string& output, int pid) {
+  const auto viewer = log_viewer(output, pid, {kLogLines, false});
   if (!viewer) return viewer.error().text;
   std::string command;
   for (const std::string& word : *viewer) {
@@ -79,12 +76,18 @@ std::string log_of(int pid) {
   return text.size() > kLogBytesMax ? text.substr(text.size() - kLogBytesMax) : text;
 }
 
+std::string log_of(int pid) {
+  char path[PATH_MAX] = {};
+  const std::string link = "/proc/" + std::to_string(pid) + "/fd/2";
+  if (readlink(link.c_str(), path, sizeof path - 1) <= 0) return fmt::format("{} cannot be read: {}", link, strerror(errno));
+  return end_of_log(path, pid);
+}
+
 void ask_scheduler(BundleParts& parts) {
   auto link = find_scheduler();
   if (!link || !link->admin) {
     parts.status_error = link ? link->admin_error : std::string(link.error().text);
-    const std::string last = own_runtime_directory() + "/scheduler.log";
-    if (access(last.c_str(), R_OK) == 0) parts.log = output_of(fmt::format("tail -n {} '{}'", kLogLines, last)).value_or("");
+    if (const auto last = own_log()) parts.log = end_of_log(*last, 0);
     return;
   }
   auto line = link->admin->ask(protocol::admin::StatusRequest{});
