@@ -27,6 +27,7 @@ FORBIDDEN = [
     (re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b"), "unfinished work belongs in an issue, not in the code"),
     (re.compile(r"\.\./shared\b"), "a path outside the repository"),
     (re.compile(r"(?<![\w.])/wo" r"rk/|/tmp/bui" r"ld-"), "a path of one developer's machine"),
+    (re.compile(r"/run/nvshare/cli" r"ent:/run/nvshare/client(?!:ro)"), "a mount by which a container's root can take the scheduler's place"),
     (re.compile(r"\bNO" r"LINT(NEXTLINE|BEGIN)?\b(?!\()"), "a suppression without the check's name in parentheses"),
 ]
 # Folders of pure functions, and what their sources may include: of ours by path, of the standard library what has no clock, thread, lock,

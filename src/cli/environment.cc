@@ -70,7 +70,7 @@ std::optional<std::string> wrapper_hint(const std::string& program) {
     return "'" + name +
            "' starts programs in containers that do not see this environment; mount the scheduler's client directory and libnvshare.so "
            "into "
-           "the container and set LD_PRELOAD there, for instance: docker run --gpus all -v /run/nvshare/client:/run/nvshare/client "
+           "the container and set LD_PRELOAD there, for instance: docker run --gpus all -v /run/nvshare/client:/run/nvshare/client:ro "
            "-v /path/to/libnvshare.so:/usr/lib/libnvshare.so:ro -e LD_PRELOAD=/usr/lib/libnvshare.so IMAGE PROGRAM";
   }
   if (contains(kKubernetes, name))

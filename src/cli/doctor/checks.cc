@@ -151,6 +151,12 @@ void check_scheduler(const Facts& facts, Findings& out) {
                    "For the whole machine: systemctl enable --now nvshare-scheduler."});
     return;
   }
+  if (scheduler.replaceable) {
+    out.push_back({Level::kWarning, "socket folder",
+                   "the folder of the clients' socket in " + scheduler.runtime_dir + " can be written from here",
+                   "Who writes it can take the scheduler's place: programs of the whole machine would swap their data to its memory.",
+                   "Of a container: mount it with :ro, which is enough to connect. Else: chmod 755, for its owner alone."});
+  }
   if (!scheduler.admin) {
     out.push_back({Level::kWarning, "permissions", scheduler.admin_error,
                    "Your programs share the GPU, but you cannot see 'status' or set limits.",
@@ -284,7 +290,7 @@ void check_host(const Facts& facts, Findings& out) {
                    "The machine's scheduler answers 'status' and 'set' outside of containers only.",
                    facts.scheduler.clients_served || facts.scheduler.admin
                        ? ""
-                       : "Mount the scheduler's client folder: -v /run/nvshare/client:/run/nvshare/client."});
+                       : "Mount the scheduler's client folder: -v /run/nvshare/client:/run/nvshare/client:ro."});
   }
   if (facts.locked_memory >= 0) {
     out.push_back({Level::kOk, "locked memory",

@@ -20,6 +20,7 @@
 #include "base/cgroup_memory.h"
 #include "cli/environment.h"
 #include "cli/scheduler_link.h"
+#include "protocol/paths.h"
 
 namespace nvshare::cli::doctor {
 namespace {
@@ -148,6 +149,8 @@ void look_at_scheduler(Facts& facts) {
   out.runtime_dir = link->runtime_directory;
   out.clients_served = true;
   out.admin_error = link->admin_error;
+  const std::string socket = link->runtime_directory + protocol::kClientSocket;
+  out.replaceable = !link->admin && access(socket.substr(0, socket.rfind('/')).c_str(), W_OK) == 0;
   if (!link->admin) return;
   auto status = link->admin->status();
   if (!status) {

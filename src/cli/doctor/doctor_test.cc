@@ -25,7 +25,7 @@ Facts healthy() {
   facts.library = "/usr/lib/nvshare/libnvshare.so";
   facts.glibc = "2.36";
   facts.machine = "x86_64";
-  facts.scheduler = {"/run/nvshare", true, true, "", "1.2.3", true, 100 * kGiB, "", 1, 0};
+  facts.scheduler = {"/run/nvshare", true, true, false, "", "1.2.3", true, 100 * kGiB, "", 1, 0};
   facts.host_total = 512 * kGiB;
   facts.host_available = 400 * kGiB;
   return facts;
@@ -130,7 +130,7 @@ TEST(Doctor, EachTroubleIsNamed) {
        "program", "problem: /p is for another kind of machine\n", 1},
       {"old glibc", [](Facts& f) { f.glibc = "2.12"; }, "glibc", "problem: 2.12\n", 1},
       {"arm", [](Facts& f) { f.machine = "aarch64"; }, "machine", "problem: aarch64\n", 1},
-      {"no scheduler", [](Facts& f) { f.scheduler = {"/run/nvshare", false, false, "", "", false, -1, "", 0, 0}; }, "socket",
+      {"no scheduler", [](Facts& f) { f.scheduler = {.runtime_dir = "/run/nvshare"}; }, "socket",
        "note: no scheduler answers in /run/nvshare\n", 0},
       {"not allowed", [](Facts& f) { f.scheduler.admin = false, f.scheduler.admin_error = "permission denied"; }, "permissions",
        "warning: permission denied\n", 0},
@@ -152,6 +152,8 @@ TEST(Doctor, EachTroubleIsNamed) {
       {"tight cgroup", [](Facts& f) { f.cgroup_limit = 4 * kGiB, f.cgroup_room = kGiB / 2; }, "cgroup",
        "warning: memory limit 4 GiB, 512 MiB left\n", 0},
       {"container", [](Facts& f) { f.container = "docker"; }, "container", "note: this is a docker container\n", 0},
+      {"writable socket folder", [](Facts& f) { f.container = "docker", f.scheduler.admin = false, f.scheduler.replaceable = true; },
+       "socket folder", "warning: the folder of the clients' socket in /run/nvshare can be written from here\n", 0},
       {"no nvidia-smi", [](Facts& f) { f.nvidia_smi = false; }, "nvidia-smi", "note: it is missing or does not answer\n", 0},
   };
   for (const Case& one : cases) {

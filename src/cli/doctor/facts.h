@@ -56,6 +56,7 @@ struct SchedulerFacts {
   std::string runtime_dir;
   bool clients_served = false;  // its clients' socket answers
   bool admin = false;           // and its admin socket answers us
+  bool replaceable = false;     // it does not, and yet we can write the folder of its clients' socket
   std::string admin_error;
   std::string version;  // with admin
   bool nvml = false;
