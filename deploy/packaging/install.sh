@@ -5,6 +5,7 @@
 # starts a scheduler of your own. Running programs keep the files that they started with. What was installed is noted in
 # DIR/share/nvshare/installed-files, and --uninstall removes exactly that.
 set -eu
+umask 022
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=/usr/local user=no uninstall=no
 die() { echo "install.sh: $*" >&2; exit 1; }
@@ -51,8 +52,13 @@ echo share/nvshare/installed-files >> "$new"
 while IFS= read -r file; do
   [ "$file" != share/nvshare/installed-files ] || continue
   mkdir -p "$prefix/$(dirname "$file")"
-  # In one step, never in place: programs have the old one open.
-  cp -p "$here/$file" "$prefix/$file.nvshare-new"
+  # In one step, never in place: programs have the old one open. It belongs to who installs, and nobody else may write it: what root runs as
+  # a service must not be the file of whoever unpacked the tarball.
+  rm -f "$prefix/$file.nvshare-new"
+  cp "$here/$file" "$prefix/$file.nvshare-new"
+  if [ -x "$here/$file" ]; then mode=755; else mode=644; fi
+  chmod "$mode" "$prefix/$file.nvshare-new"
+  touch -r "$here/$file" "$prefix/$file.nvshare-new"
   mv -f "$prefix/$file.nvshare-new" "$prefix/$file"
 done < "$new"
 # What an earlier release had and this one has not.

@@ -276,6 +276,23 @@ class Tarball(unittest.TestCase):
         self.assertFalse((prefix / "share").exists() or (prefix / "lib").exists())
         self.assertEqual(files_below(units), [])
 
+    def test_what_is_installed_is_nobody_elses(self):
+        """Whoever unpacked it: a file that root's service runs must not be that user's to write."""
+        prefix, units = self.folder / "opt", self.folder / "units"
+        units.mkdir()
+        for name, mode in (("data", 0o666), ("program", 0o777)):
+            file = self.tree / "share/nvshare" / name
+            file.write_text("text")
+            file.chmod(mode)
+            if os.geteuid() == 0:
+                os.chown(file, 1234, 1234)
+        code, text = self.install("--prefix", prefix, NVSHARE_UNIT_DIR=str(units))
+        self.assertEqual(code, 0, text)
+        for name, mode in (("data", 0o644), ("program", 0o755)):
+            status = (prefix / "share/nvshare" / name).stat()
+            self.assertEqual((status.st_uid, status.st_gid, status.st_mode & 0o7777), (os.geteuid(), os.getegid(), mode), name)
+            self.assertEqual(int(status.st_mtime), int((self.tree / "share/nvshare" / name).stat().st_mtime), name)
+
     def test_for_a_user(self):
         (self.folder / "home").mkdir()
         code, text = self.install("--user")
