@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -58,7 +59,8 @@ std::optional<ProcessState> state_of_process(pid_t pid) {
   const char* name_end = std::strrchr(line, ')');  // a program's name may hold anything
   ProcessState state;
   char letter = 0;
-  if (name_end == nullptr || std::sscanf(name_end + 1, " %c %d", &letter, &state.parent) != 2) return std::nullopt;
+  constexpr char kFields[] = " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64;
+  if (name_end == nullptr || std::sscanf(name_end + 1, kFields, &letter, &state.parent, &state.started) != 3) return std::nullopt;
   state.stopped = letter == 'T';
   return state;
 }
@@ -120,7 +122,7 @@ void StepWatch::job_stops() {
   const int64_t until = begin + (moves_on ? move_seconds_ * int64_t{1000} : kWindowMs);
   const auto has_news = [] { return is_pending(SIGCONT) || is_pending(SIGTERM) || is_pending(SIGTSTP); };
   while (now_ms() < until && !has_news() && continue_stopped()) sleep_ms(kLookMs);
-  for (const pid_t pid : continued_) kill(pid, SIGSTOP);
+  signal_continued(SIGSTOP);
 }
 
 // Where they cannot be known there are none: nothing is done, then.
@@ -144,10 +146,18 @@ bool StepWatch::continue_stopped() {
   const std::vector<pid_t> pids = with_memory();
   for (const pid_t pid : pids) {
     const auto state = state_of_process(pid);
-    if (!state || !state->stopped || std::find(continued_.begin(), continued_.end(), pid) != continued_.end()) continue;
-    if (kill(pid, SIGCONT) == 0) continued_.push_back(pid);
+    const auto is_it = [&](const Continued& one) { return one.pid == pid && one.started == state->started; };
+    if (!state || !state->stopped || std::any_of(continued_.begin(), continued_.end(), is_it)) continue;
+    if (kill(pid, SIGCONT) == 0) continued_.push_back({pid, state->started});
   }
   return !pids.empty();
+}
+
+void StepWatch::signal_continued(int signal) const {
+  for (const Continued& one : continued_) {
+    const auto state = state_of_process(one.pid);
+    if (state && state->started == one.started) kill(one.pid, signal);
+  }
 }
 
 bool StepWatch::is_own(pid_t pid) const { return descends_from(pid, stepd_) || freezer_.contains(membership_of(pid)); }
@@ -209,7 +219,8 @@ void StepWatch::move(pid_t watch) {
 }
 
 void StepWatch::job_goes_on() {
-  for (const pid_t pid : std::exchange(continued_, {})) kill(pid, SIGCONT);
+  signal_continued(SIGCONT);
+  continued_.clear();
   if (!std::exchange(suspended_, false)) return;
   admin::JobRequest resumed;
   resumed.suspended = false;

@@ -38,6 +38,8 @@ class StepWatch {
   void job_goes_on();
   // Programs that SIGTSTP has stopped go on for a moment, so that they can give up their memory. False: none has any left to move.
   bool continue_stopped();
+  // Those that were continued, and still are who they were: a user can end one and have its number given to somebody else's process.
+  void signal_continued(int signal) const;
   bool is_own(pid_t pid) const;
   bool start_mover();
   void end_mover();                        // it leaves the step as Slurm wants it
@@ -57,12 +59,17 @@ class StepWatch {
   Shared* shared_ = nullptr;  // with the mover
   pid_t mover_ = 0;
   bool suspended_ = false;
-  std::vector<pid_t> continued_;  // by us, since the last SIGTSTP
+  struct Continued {
+    pid_t pid;
+    uint64_t started;
+  };
+  std::vector<Continued> continued_;  // by us, since the last SIGTSTP
 };
 
 struct ProcessState {
   pid_t parent = 0;
   bool stopped = false;  // by job control
+  uint64_t started = 0;  // clock ticks since boot
 };
 std::optional<ProcessState> state_of_process(pid_t pid);  // nothing: there is none
 bool descends_from(pid_t pid, pid_t ancestor);            // or is it
