@@ -58,7 +58,8 @@ char* make_own(size_t bytes) {
 
 char* map_lent(int fd, size_t bytes) {
   if (fd < 0 || lseek(fd, 0, SEEK_END) < static_cast<off_t>(bytes)) return nullptr;
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  // Its pages are there. Once they are mapped, too, a later scheduler sees that this process has them.
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) return nullptr;
   if (madvise(data, bytes, MADV_DONTFORK) != 0) {
     munmap(data, bytes);

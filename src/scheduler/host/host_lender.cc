@@ -19,6 +19,7 @@ namespace {
 using namespace protocol;
 
 constexpr int64_t kMovedStep = 64LL << 20;
+constexpr int64_t kCountedLate = 16LL << 20;  // of a process's pages: the kernel counts them in lots, a lot for each CPU
 
 SegmentId random_segment_id() {
   SegmentId id = 0;
@@ -40,21 +41,16 @@ HostBudget::Owner owner_wanted(HostArena wanted, ArenaOwner owner) {
 
 }  // namespace
 
+// Without its maps: to read them waits for a lock of the process's, which it can keep for as long as it likes (a fork of a large program, a
+// mapping of a file whose server does not answer).
 std::pair<int64_t, int64_t> host_memory_by_proc(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   int64_t own = 0, lent = 0;
   for (std::string line; std::getline(status, line);) {
-    if (line.rfind("RssAnon:", 0) == 0) own = std::strtoll(line.c_str() + 8, nullptr, 10) * 1024;
+    if (line.starts_with("RssAnon:")) own = std::strtoll(line.c_str() + 8, nullptr, 10) * 1024;
+    if (line.starts_with("RssShmem:")) lent = std::strtoll(line.c_str() + 9, nullptr, 10) * 1024;
   }
-  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
-  for (std::string line; std::getline(maps, line);) {
-    char* rest = nullptr;
-    const unsigned long long begin = std::strtoull(line.c_str(), &rest, 16);
-    const unsigned long long end = *rest == '-' ? std::strtoull(rest + 1, nullptr, 16) : begin;
-    const bool is_shared = line.find(" rw-s ") != std::string::npos || line.find(" r--s ") != std::string::npos;
-    if (is_shared && line.find("/memfd:nvshare-arena") != std::string::npos && end > begin) lent += static_cast<int64_t>(end - begin);
-  }
-  return {own, lent};
+  return {own, lent > 0 ? lent + kCountedLate : 0};
 }
 
 HostLender::HostLender(Options options, HostBorrowers& borrowers)

@@ -50,7 +50,7 @@ class HostBorrowers {
 
 class HostLender {
  public:
-  // How much of a process's memory may be its own segments, and how much of it is mapped of segments that a scheduler made.
+  // How much of a process's memory may be its own segments, and how much of segments that a scheduler made.
   using MemoryOf = std::function<std::pair<int64_t, int64_t>(pid_t)>;
   struct Options {
     std::function<HostBudget::Machine()> look_at_host;  // now

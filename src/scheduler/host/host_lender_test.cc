@@ -1,10 +1,13 @@
 #include "scheduler/host/host_lender.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <set>
 #include <vector>
 
+#include "base/fd.h"
 #include "scheduler/testing/test_amounts.h"
 
 namespace nvshare::scheduler {
@@ -138,6 +141,21 @@ TEST_F(LentHostMemory, WhatAClientLeavesCountsOnItsGpuWhileItsProcessLives) {
     lender_.deadline_reached(now_);
   }
   EXPECT_TRUE(lender_.gpus_of_holders().empty());
+}
+
+// What costs nothing is none: a mapping as such. And it is not asked for, as to read a process's mappings takes a lock of that process's.
+TEST(HostMemoryByProc, OfLentMemoryThePagesCount) {
+  constexpr int64_t kBytes = 256 * kMiB;
+  const FileDescriptor file(memfd_create("nvshare-arena", MFD_CLOEXEC));
+  ASSERT_TRUE(file);
+  ASSERT_EQ(ftruncate(file.get(), kBytes), 0);
+  const int64_t before = host_memory_by_proc(getpid()).second;
+  void* const data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  ASSERT_NE(data, MAP_FAILED);
+  EXPECT_LT(host_memory_by_proc(getpid()).second, before + kBytes / 2);
+  ASSERT_EQ(madvise(data, kBytes, MADV_POPULATE_WRITE), 0);
+  EXPECT_GE(host_memory_by_proc(getpid()).second, before + kBytes);
+  munmap(data, kBytes);
 }
 
 }  // namespace
