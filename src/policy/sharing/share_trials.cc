@@ -100,8 +100,8 @@ void put_off(Context& context, Gpu& gpu) {
   give_up(context, gpu);
   ShareTrial& trial = gpu.share_trial;
   if (trial.confirms) {
-    trial.wins = 0;  // and is no trial of those that are left
-  } else {
+    trial.wins = 0;            // and is no trial of those that are left
+  } else if (!trial.second) {  // else it has cost what a trial costs
     trial.spare = std::min(trial.spare + 1, kSpareMost);
   }
   trial.looked_at = context.now;
@@ -210,20 +210,30 @@ void count_spell(Gpu& gpu) {
   for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).share.progress);
 }
 
-// Of the way tried first, which is in force, and of the other. A client that did nothing in one of the spells, or in a piece of the one
-// together, works seldom: its requests fall into the spells by chance, and would weigh as much as a program that works all the time. One
-// alone that works all the time has nobody to take turns with.
+// A client that did nothing in one of the spells, or in a piece of the one together, works seldom: its requests fall into the spells by
+// chance, and would weigh as much as a program that works all the time.
+bool works_seldom(const ShareTrial& trial, ClientId id, const std::array<int64_t, 2>& rates) {
+  return rates[0] == 0 || (trial.second && rates[1] == 0) || trial.seldom.contains(id);
+}
+
+// One alone that works all the time has nobody to take turns with. Where the first spell leaves no more the other way is not tried: who
+// works seldom would wait in it, for nothing.
+bool can_compare(const ShareTrial& trial) {
+  return std::count_if(trial.rates.begin(), trial.rates.end(),
+                       [&](const auto& entry) { return !works_seldom(trial, entry.first, entry.second); }) >= 2;
+}
+
+// Of the way tried first, which is in force, and of the other.
 std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
+  if (!can_compare(trial)) return {kParts, kParts};
   std::pair<int64_t, int64_t> work;
-  int counted = 0;
   for (const auto& [id, rates] : trial.rates) {
-    if (rates[0] == 0 || rates[1] == 0 || trial.seldom.contains(id)) continue;
+    if (works_seldom(trial, id, rates)) continue;
     const int64_t sum = rates[0] + rates[1];
     work.first += rates[0] * 2 * kParts / sum;
     work.second += rates[1] * 2 * kParts / sum;
-    ++counted;
   }
-  return counted < 2 ? std::pair(kParts, kParts) : work;
+  return work;
 }
 
 void decide(Context& context, Gpu& gpu) {
@@ -238,6 +248,7 @@ void decide(Context& context, Gpu& gpu) {
     trial.wins = 0;
     ++trial.changes;
   }
+  if (!trial.second) ask(context, trial, false);
   trial.phase = ShareTrial::Phase::kNone;
   trial.way = trial.chosen;
   trial.ended_at = trial.looked_at = context.now;
@@ -252,10 +263,12 @@ void decide(Context& context, Gpu& gpu) {
   trial.gain = rest > 0 ? static_cast<double>(best) / static_cast<double>(rest) : 1;
   const int64_t percent = rest > 0 ? (best * 100 + rest / 2) / rest : 100;
   const bool in_turns = trial.chosen == SharingWay::kTurns;
+  const std::string why = can_compare(trial) ? "they get " + std::to_string(percent) + " % of the work done that they do " +
+                                                   (in_turns ? "together" : "in turns")
+                                             : "fewer than two of them work all the time";
   context.note(changes ? Note::Level::kInfo : Note::Level::kDebug, gpu, 0,
                std::to_string(trial.mix.size()) + " programs " + (changes ? "share the GPU " : "still share the GPU ") +
-                   (in_turns ? "in turns" : "together") + ": they get " + std::to_string(percent) + " % of the work done that they do " +
-                   (in_turns ? "together" : "in turns"));
+                   (in_turns ? "in turns: " : "together: ") + why);
 }
 
 void go_on(Context& context, Gpu& gpu) {
@@ -276,7 +289,7 @@ void go_on(Context& context, Gpu& gpu) {
     case ShareTrial::Phase::kEnds:
       if (!note_piece(context, gpu, trial)) return put_off(context, gpu);
       count_spell(gpu);
-      if (trial.second) return decide(context, gpu);
+      if (trial.second || !can_compare(trial)) return decide(context, gpu);
       trial.second = true;
       trial.way = other_than(trial.chosen);
       return let_settle(context, gpu);

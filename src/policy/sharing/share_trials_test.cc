@@ -130,6 +130,20 @@ TEST(ShareTrials, OneThatWorksAllTheTimeTakesNoTurnsWithServers) {
   }
 }
 
+// Four servers of small models, of which each works a quarter of the time, on an H200: requests took 233 ms (99 of 100) where the driver
+// alone took 192. A trial that a pause of all put off was begun again at once, so that up to a fifteenth of the time went into turns.
+TEST(ShareTrials, ServersAloneAreHardlyEverTriedInTurns) {
+  for (unsigned seed = 1; seed <= 10; ++seed) {
+    Machine machine(small_kernels, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs, .seed = seed});
+    for (int i = 0; i < 4; ++i) machine.add({.burst = 65, .pause = 200, .varies = 195});
+    machine.run(10 * kSec);
+    const Duration before = machine.tried();
+    machine.run(120 * kSec);
+    EXPECT_LE(machine.tried() - before, 1200 * kMs) << "seed " << seed;
+    EXPECT_EQ(machine.chosen(), SharingWay::kTogether) << "seed " << seed;
+  }
+}
+
 // All stop in one of the spells and go on in the other, as programs between two phases do: that says nothing about either way.
 TEST(ShareTrials, APauseOfAllInASpellDecidesNothing) {
   for (const double burst : {0.0, 3.0}) {
