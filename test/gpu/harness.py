@@ -46,6 +46,7 @@ class Config:
         self.held_gib = getattr(args, "held", 4.0)
         self.plan = getattr(args, "plan", "auto")
         self.rows = getattr(args, "rows", "")
+        self.mixes = [mix.strip() for mix in getattr(args, "mixes", "").split(";") if mix.strip()]
         self.mission_seconds = getattr(args, "mission_seconds", 540.0)
         self.serve_seconds = getattr(args, "serve_seconds", 120.0)
         self.skip_unchanged = getattr(args, "skip_unchanged", "on")

@@ -390,6 +390,8 @@ def real_loads(config, result):
                            capture_output=True, env=config.environment, timeout=120)
     if probe.returncode != 0:
         raise Skip(f"{config.python} has no PyTorch with CUDA and transformers")
+    if wrong := [mix for mix in config.mixes if mix not in sharing_real.MIXES]:
+        raise Skip(f"no mix {'; '.join(wrong)}; there are: {'; '.join(sharing_real.MIXES)}")
 
     def measure(schedulers):
         ways = {name: sharing_real.Loads(config, name, scheduler) for name, scheduler in (("native", None), *schedulers.items())}

@@ -3,7 +3,8 @@ nvshare together, in turns, and with `sharing = auto`, one mix after the other i
 
 What counts: the sum of the trainers' steps over each one's alone and natively, and how long requests take, of which all of a mix count as one
 list. The driver alone and `auto`, which are compared, have as many windows as rounds, in turn, and the same arrivals in each; the fixed ways
-have the first round only. About seven minutes on a GPU, of which one is the programs' start.
+have the first round only, unless --mixes names mixes: then all ways have twice as many rounds of those. About seven minutes on a GPU, of
+which one is the programs' start; six for one mix.
 """
 import time
 
@@ -68,9 +69,13 @@ def joined(answers):
             "took_ms": [ms for answer in answers for ms in answer["took_ms"]]}
 
 
+def rates_of(kinds, answers, solo):
+    return [rate_of(answer) / solo[kind] for kind, answer in zip(kinds, answers) if kind != "serve"]
+
+
 def summary(kinds, answers, solo):
     took = sorted(ms for answer in answers for ms in answer["took_ms"])
-    rates = [rate_of(answer) / solo[kind] for kind, answer in zip(kinds, answers) if kind != "serve"]
+    rates = rates_of(kinds, answers, solo)
     at = lambda part: took[min(len(took) - 1, int(len(took) * part))]
     return {"trainers": [round(rate, 3) for rate in rates], "requests": len(took),
             **({"p50_ms": at(0.5), "p95_ms": at(0.95), "p99_ms": at(0.99)} if took else {})}
@@ -82,16 +87,21 @@ def measure(config, ways):
     native = ways["native"]
     solo = {kind: rate_of(native.work([kind], seconds / 2)[0]) for kind in ("train", "small")}
     found = {"alone": {"steps a second": solo, "requests": summary(["serve"], native.work(["serve"], seconds), {})}}
+    rounds = 1 if config.small else 2 * ROUNDS if config.mixes else ROUNDS
     for mix, kinds in MIXES.items():
+        if config.mixes and mix not in config.mixes:
+            continue
         windows = {name: [] for name in ways}
-        for number in range(1 if config.small else ROUNDS):
+        for number in range(rounds):
             for name, way in ways.items():
-                if name not in ("native", "auto") and number > 0:
+                if name not in ("native", "auto") and number > 0 and not config.mixes:
                     continue
                 if name == "auto":
                     way.work(kinds, CHOOSES_S if number == 0 else CHOOSES_S / 2, 100)
                 windows[name].append(way.work(kinds, seconds, number))
         found[mix] = {name: summary(kinds, [joined(answers) for answers in zip(*each)], solo) for name, each in windows.items()}
+        for name, each in windows.items():
+            found[mix][name]["sum of trainers in each window"] = [round(sum(rates_of(kinds, answers, solo)), 3) for answers in each]
         print(f"      {mix:20} " + "  ".join(f"{name} {one['trainers']} {one.get('p50_ms', '')} {one.get('p99_ms', '')}" for name, one in found[mix].items()))
     return found
 
