@@ -108,6 +108,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   }
   if (message.gpu_total_bytes == 0) return refuse(connection, "bad message: Register holds only its versions", now);
   if (awaits_listing(connection, message)) return;
+  const ProcessCgroups::Held cgroups(tenants_.cgroups, connections_.at(connection).peer.pid);
+  if (!cgroups.readable()) return refuse(connection, "its cgroups cannot be read, so that nobody knows whose it is", now, true);
   const Result<policy::GpuId> gpu = admission_.gpu_of(message, connections_.at(connection).peer, now);
   if (!gpu) return refuse(connection, gpu.error().text, now);
   const bool holds = absent_.hold().holds();

@@ -456,5 +456,19 @@ TEST_F(EngineTest, ATenantThatIsRefusedAgainAndAgainKeepsNobodyElsesRefusalOutOf
   EXPECT_NE(said.find("refused pid 200001"), std::string::npos) << said;
 }
 
+// It would be in none of the groups that have limits: a process moves into a folder of its own that is too deep for the kernel to show.
+TEST_F(EngineTest, WhoseCgroupsCannotBeReadIsRefused) {
+  std::string cgroups = "0::/system.slice/train.service\n";
+  look_at_cgroups_ = [&](pid_t) { return std::exchange(cgroups, std::string(kUnreadableCgroups)); };
+  EXPECT_NE(come(1, getpid()).client_id, 0u);
+  const auto& tenants = engine().parts().tenants.all();
+  ASSERT_EQ(tenants.size(), 1u);
+  EXPECT_EQ(tenants.begin()->second.kind, "unit") << "all that is asked of one that comes is from one look";
+  EXPECT_EQ(come(2, getppid()).client_id, 0u);
+  const auto refused = packets_.last<protocol::Refused>(2);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->barred, 1);
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

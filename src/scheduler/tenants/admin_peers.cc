@@ -28,7 +28,7 @@ bool is_in_namespace_below(std::string_view status) {
 }  // namespace
 
 bool may_administer(const CgroupReader& reader, std::string_view cgroups, std::string_view status) {
-  if (status.empty() || !reader.may_administer(cgroups)) return false;
+  if (status.empty() || cgroups == kUnreadableCgroups || !reader.may_administer(cgroups)) return false;
   if (!is_in_namespace_below(status)) return true;
   const auto identity = reader.identify(cgroups);
   return identity && (identity->kind == CgroupIdentity::Kind::kContainer || identity->kind == CgroupIdentity::Kind::kPod);

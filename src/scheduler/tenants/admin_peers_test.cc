@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/fd.h"
+#include "scheduler/tenants/identity.h"
 #include "scheduler/testing/test_client.h"
 
 namespace nvshare::scheduler {
@@ -27,6 +28,7 @@ TEST(AdminPeers, ANamespaceBelowOursIsAContainerWhateverItsCgroup) {
   EXPECT_FALSE(may_administer(of_host, "1:name=systemd:/user.slice/user-1000.slice/session-1.scope\n", kOfOneBelow)) << "rootless Podman";
   EXPECT_FALSE(may_administer(of_host, "0::/\n", ""));
   EXPECT_FALSE(may_administer(of_host, "", kOfOurNamespace)) << "a process that is gone";
+  EXPECT_FALSE(may_administer(of_host, kUnreadableCgroups, kOfOurNamespace)) << "in a folder of its own, too deep to be shown";
   EXPECT_FALSE(may_administer(of_host, kDocker, kOfOurNamespace)) << "docker run --pid=host";
 }
 

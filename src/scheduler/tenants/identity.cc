@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -27,13 +28,25 @@ namespace nvshare::scheduler {
 namespace {
 
 // By system calls: the scheduler looks at processes with each message that joins or leaves, and a stream costs several times as much.
-std::string read_proc(pid_t pid, const char* file) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
+// False, with errno: not all of it could be read.
+bool read_text(const char* path, std::string* text) {
   const FileDescriptor opened(open(path, O_RDONLY | O_CLOEXEC));
-  std::string text;
+  if (!opened) return false;
   char part[4096];  // all of most files, so that one more call finds the end
-  for (ssize_t length = 0; opened && (length = read(opened.get(), part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(length));
+  ssize_t length = 0;
+  while ((length = read(opened.get(), part, sizeof part)) > 0) text->append(part, static_cast<size_t>(length));
+  return length == 0;
+}
+
+std::array<char, 64> proc_file(pid_t pid, const char* file) {
+  std::array<char, 64> path{};
+  std::snprintf(path.data(), path.size(), "/proc/%d/%s", pid, file);
+  return path;
+}
+
+std::string read_proc(pid_t pid, const char* file) {
+  std::string text;
+  read_text(proc_file(pid, file).data(), &text);
   return text;
 }
 
@@ -164,6 +177,12 @@ std::string short_name_of(pid_t pid) {
   return name;
 }
 
-std::string cgroups_of(pid_t pid) { return pid > 0 ? read_proc(pid, "cgroup") : std::string(); }
+std::string cgroups_in(const char* file) {
+  std::string text;
+  if (read_text(file, &text) || errno == ENOENT || errno == ESRCH) return text;
+  return std::string(kUnreadableCgroups);
+}
+
+std::string cgroups_of(pid_t pid) { return pid > 0 ? cgroups_in(proc_file(pid, "cgroup").data()) : std::string(); }
 
 }  // namespace nvshare::scheduler

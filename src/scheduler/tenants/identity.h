@@ -45,8 +45,11 @@ bool has_ended(const FileDescriptor& pidfd);
 bool process_has_ended(pid_t pid, uint64_t start_time);
 std::string short_name_of(pid_t pid);
 
-// The text of /proc/PID/cgroup, empty if there is no such process.
+// The text of /proc/PID/cgroup, empty if there is no such process. Kernels before 6.8 show no line of it where one of the process's cgroups
+// lies deeper than a path is long (4096), and a user may make such a one of its own: whose the process is nobody knows then.
+inline constexpr std::string_view kUnreadableCgroups = "?";
 std::string cgroups_of(pid_t pid);
+std::string cgroups_in(const char* file);  // the same of that file
 
 // The PID namespace just below ours that the process is in, by its inode; 0: it is in ours, or that cannot be seen.
 uint64_t pid_namespace_below(pid_t pid);

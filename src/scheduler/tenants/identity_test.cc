@@ -105,6 +105,9 @@ TEST(Identity, ReadsProc) {
   EXPECT_EQ(start_time_of(0), 0u);
   EXPECT_FALSE(short_name_of(getpid()).empty());
   EXPECT_FALSE(cgroups_of(getpid()).empty());
+  EXPECT_NE(cgroups_of(getpid()), kUnreadableCgroups);
+  EXPECT_EQ(cgroups_in("/proc/none"), "");
+  EXPECT_EQ(cgroups_in("/proc"), kUnreadableCgroups) << "it is there, and what it says is not";
   pid_t gone = 0;
   {
     Child child;
