@@ -114,7 +114,7 @@ void write_owner(const std::string& path, const std::string& content) {
   if (write(file.get(), content.data(), content.size()) == static_cast<ssize_t>(content.size())) rename(beside.c_str(), path.c_str());
 }
 
-// The owner of the GPU by that file; empty: nobody. Believed of a process that lives and whose user wrote the file.
+// The owner of the GPU by that file, for people; empty: nobody. Believed of a process that lives and whose user wrote the file.
 std::string living_owner(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat written {};
@@ -125,7 +125,7 @@ std::string living_owner(const std::string& path) {
   if (std::sscanf(content.c_str(), "pid %d, started %llu", &pid, &start) != 2 || pid == getpid()) return {};
   struct stat process {};
   if (stat(("/proc/" + std::to_string(pid)).c_str(), &process) != 0 || process.st_uid != written.st_uid) return {};
-  return start_time_of(pid) == start ? content : std::string();
+  return start_time_of(pid) == start ? printable(content) : std::string();
 }
 
 // The folders that other users' schedulers have their locks in.
@@ -181,7 +181,7 @@ Result<GpuLock> GpuLock::acquire(const std::string& directory, const std::string
   if (const std::string owner = owner_elsewhere(directory, *folder, gpu_uuid); !owner.empty()) {
     // What another user says must not keep root from serving.
     if (geteuid() != 0) return error_format("%s is managed by another user's scheduler (%.150s)", gpu_uuid.c_str(), owner.c_str());
-    spdlog::warn("{} is also managed by another user's scheduler ({}): end it", gpu_uuid, printable(owner.c_str()));
+    spdlog::warn("{} is also managed by another user's scheduler ({}): end it", gpu_uuid, owner);
   }
   const std::string content = "pid " + std::to_string(getpid()) + ", started " + std::to_string(start_time_of(getpid())) +
                               ", runtime directory " + runtime_dir + "\n";

@@ -179,5 +179,25 @@ TEST_F(LocksOfUsers, AnOwnersFileIsNotBelievedOfProcessesThatAreNotItsWriters) {
   EXPECT_EQ(as(kOtherUser, [this] { return acquire(); }), "locked");
 }
 
+// It is shown on others' terminals.
+TEST_F(LocksOfUsers, WhatAnOwnersFileSaysIsMadePrintable) {
+  NEEDS_ROOT();
+  ASSERT_EQ(mkdir(locks().c_str(), 0), 0);
+  ASSERT_EQ(chmod(locks().c_str(), 01777), 0);
+  as(
+      kUser,
+      [this] {
+        mkdir((locks() + "/user-65534").c_str(), 0755);
+        std::ofstream(locks() + "/user-65534/" + kGpu + ".owner")
+            << "pid " << getpid() << ", started " << start_time_of(getpid()) << ", runtime directory \033]0;yours\007\n";
+        return std::string();
+      },
+      true);
+  const std::string told = as(kOtherUser, [this] { return acquire(); });
+  EXPECT_NE(told.find("another user's scheduler"), std::string::npos) << told;
+  EXPECT_NE(told.find("?]0;yours?"), std::string::npos) << told;
+  EXPECT_EQ(told.find('\033'), std::string::npos);
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler
