@@ -28,6 +28,7 @@ VARIABLES = [
     ("NVSHARE_RUNTIME_DIR", "a path (`/run/nvshare`)", "where the scheduler's sockets are; ignored, with a warning, where `/etc/ld.so.preload` has the library"),
     ("NVSHARE_CGROUP_ROOT", "a path (`/sys/fs/cgroup`)", "where the cgroup file systems are mounted; for the scheduler too"),
     ("NVSHARE_LIBRARY", "a path", "for `nvsharectl`: the `libnvshare.so` to preload"),
+    ("NVSHARE_TRUST_GROUP", "1 to 32 letters, digits, `-`, `_`; the first a letter or a digit", "for `nvsharectl run`: the trust group whose MPS daemon it shares, unless `--trust-group` says so"),
     ("SLURM_NVSHARE", "as `--nvshare=`: `memory=20G,cores=50`", "of a Slurm job"),
     ("SLURM_NVSHARE_MEMORY", "an amount of memory, such as `20G`", "of a Slurm job"),
     ("SLURM_NVSHARE_CORES", "1 to 100", "of a Slurm job"),
@@ -60,6 +61,9 @@ GPU, TENANT = ["gpu"], ["gpu", "tenant", "tenant_id"]
 LABELS = {
     "nvshare_build_info": ["version"],
     "nvshare_clients": ["gpu", "state"],
+    "nvshare_mps_processes": ["user", "group"],
+    "nvshare_mps_serving": ["user", "group"],
+    "nvshare_mps_ends_total": ["user", "group"],
     "nvshare_gpu_info": GPU + ["name", "compute_mode"],
     "nvshare_gpu_swap_bandwidth_bytes_per_second": GPU + ["direction"],
     "nvshare_tenant_info": ["tenant", "tenant_id", "kind", "job", "user", "partition"],

@@ -142,6 +142,9 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
       "--gpu", options.gpu,
       "GPU index or UUID, a list of them (0,1), or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken");
   run_app->add_option("--name", options.name, "name that 'status' shows for it; the program's by default");
+  run_app->add_option("--trust-group", options.trust_group,
+                      "where the scheduler looks after MPS: share a daemon only with your programs that name this group as well; without "
+                      "it NVSHARE_TRUST_GROUP counts, else with those that name none");
   run_app->add_flag("!--no-gang", options.gang_turns, "on several GPUs: take turns on each by itself, not on all of them together");
   run_app->add_option("--trace", options.trace,
                       "the file to write what the scheduler did meanwhile to, for ui.perfetto.dev; the programs of others are in it, too");

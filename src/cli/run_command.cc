@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/parse.h"
+#include "base/printable.h"
 #include "cli/environment.h"
 #include "cli/gpu_choice.h"
 #include "cli/mps_directory.h"
@@ -23,6 +24,7 @@
 #include "cli/wait_to_start.h"
 #include "protocol/admin.h"
 #include "protocol/paths.h"
+#include "protocol/trust_group.h"
 
 namespace nvshare::cli {
 namespace {
@@ -70,6 +72,17 @@ Result<Limit> limit_of(const RunOptions& options, const Environment& environment
     lowest.reserved = *reserved;
   }
   return lowest;
+}
+
+// Of the flag, else of the variable; empty: none.
+Result<std::string> trust_group_of(const RunOptions& options, const Environment& environment) {
+  const auto variable = environment.find(protocol::kTrustGroupVariable);
+  if (!options.trust_group && (variable == environment.end() || variable->second.empty())) return std::string();
+  std::string name = options.trust_group ? *options.trust_group : variable->second;
+  if (protocol::is_trust_group(name)) return name;
+  return error_format("%s: '%.60s' is no name of a trust group; accepted: %s",
+                      options.trust_group ? "--trust-group" : protocol::kTrustGroupVariable, printable(name.substr(0, 60)).c_str(),
+                      protocol::kTrustGroupForm);
 }
 
 Result<GpuChoice> gpu_of(const RunOptions& options, const Environment& environment, SchedulerLink& link) {
@@ -133,19 +146,32 @@ void explain_no_client(const std::string& path) {
       "call");
 }
 
-void say_start_line(const GpuChoice& gpu, const Limit& limit, const SchedulerLink& link, bool mps) {
+void say_start_line(const GpuChoice& gpu, const Limit& limit, const SchedulerLink& link, const std::string& mps) {
   say("{}, memory limit {}, scheduler {} ({}){}", gpu.description,
       limit.bytes == 0 ? std::string("none") : fmt::format("{} (by {})", format_bytes(limit.bytes), limit.set_by), link.runtime_directory,
       link.started ? "started for you"
       : link.own   ? "yours"
                    : "the machine's",
-      mps ? ", under MPS" : "");
+      mps);
 }
 
-// Whether the program is to be attached to an MPS daemon of the scheduler's. A directory that the user set is the user's business.
-bool share_by_mps(const SchedulerLink& link, Environment& environment) {
+// A directory that the user set is the user's business, so that a trust group would not hold. One that an outer `nvsharectl run` set is
+// ours.
+Result<void> check_mps_directory(const std::string& trust_group, const SchedulerLink& link, Environment& environment) {
+  const auto set = environment.find(kMpsDirectory);
+  if (trust_group.empty() || set == environment.end()) return {};
+  if (set->second.starts_with(link.runtime_directory + "/mps/")) {
+    environment.erase(set);
+    return {};
+  }
+  return error_format("trust group %s: %s is set already, to '%.150s', and says which daemon the program uses; accepted: one of both",
+                      trust_group.c_str(), kMpsDirectory, printable(set->second).c_str());
+}
+
+// Whether the program is to be attached to an MPS daemon of the scheduler's.
+bool share_by_mps(const std::string& trust_group, const SchedulerLink& link, Environment& environment) {
   if (environment.contains(kMpsDirectory)) return false;
-  const MpsDirectory mps = ask_for_mps(link.runtime_directory);
+  const MpsDirectory mps = ask_for_mps(link.runtime_directory, trust_group);
   if (!mps.refusal.empty()) say("without MPS: {}", mps.refusal);
   if (mps.directory.empty()) return false;
   environment[kMpsDirectory] = mps.directory;
@@ -224,12 +250,15 @@ int run_command(const RunOptions& options) {
   auto limit = limit_of(options, environment);
   if (!limit) return fail(kExitUsage, limit.error());
   if (auto patience = patience_of(options); !patience) return fail(kExitUsage, patience.error());
+  const auto trust_group = trust_group_of(options, environment);
+  if (!trust_group) return fail(kExitUsage, trust_group.error());
   auto installation = Installation::of_this_program();
   if (!installation) return fail(kExitCannotRun, installation.error());
   auto library = installation->library();
   if (!library) return fail(kExitCannotRun, library.error());
   auto link = find_or_start_scheduler(*installation);
   if (!link) return fail(kExitCannotRun, link.error());
+  if (auto ok = check_mps_directory(*trust_group, *link, environment); !ok) return fail(kExitUsage, ok.error());
   const auto visible = environment.find(kVisibleDevices);
   if (auto code = wait_to_start(options, visible == environment.end() ? "" : visible->second, *link)) return *code;
   auto gpu = gpu_of(options, environment, *link);
@@ -248,8 +277,9 @@ int run_command(const RunOptions& options) {
   auto trace = begin_trace(options.trace, *link);
   if (!trace) return fail(kExitCannotRun, trace.error());
   const auto tenant = register_tenant(*link, options.name.empty() ? short_name(program) : options.name, *limit, options);
-  const bool mps = share_by_mps(*link, environment);
-  if (!options.quiet) say_start_line(*gpu, *limit, *link, mps);
+  const bool mps = share_by_mps(*trust_group, *link, environment);
+  const std::string in_group = trust_group->empty() ? "" : fmt::format(" (trust group {})", *trust_group);
+  if (!options.quiet) say_start_line(*gpu, *limit, *link, mps ? ", under MPS" + in_group : "");
 
   auto status = run_program(options, environment, *link, tenant, trace->get());
   if (!status) return fail(kExitCannotRun, status.error());

@@ -111,6 +111,11 @@ std::string host_of(const ClientReport& client) {
          " scheduler's)";
 }
 
+std::string mps_of(const ClientReport& client) {
+  if (!client.mps) return "";
+  return ", under MPS" + (client.mps_group.empty() ? "" : fmt::format(" ({})", client.mps_group));
+}
+
 std::string client_table(const StatusReport& status) {
   Table table({{"GPU"},
                {"PID", Align::kRight},
@@ -136,7 +141,7 @@ std::string client_table(const StatusReport& status) {
           std::find_if(status.tenants.begin(), status.tenants.end(), [&](const TenantReport& t) { return t.id == client.tenant; });
       table.add({std::to_string(i), std::to_string(client.pid), client.program,
                  tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant),
-                 client.state + (client.mps ? ", under MPS" : "") + (client.drainable ? "" : ", does not drain") +
+                 client.state + mps_of(client) + (client.drainable ? "" : ", does not drain") +
                      (tenant != status.tenants.end() && tenant->paused ? ", tenant paused" : ""),
                  format_duration(client.since_ns), bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated),
                  host_of(client), bytes_or(client.unswappable, "-"), bytes_of(client.overhead), bytes_or(client.gpu_memory_limit, "none"),
@@ -159,7 +164,7 @@ std::string keeps_lines(const StatusReport& status) {
 std::string mps_lines(const StatusReport& status) {
   std::string out;
   for (const protocol::admin::MpsReport& mps : status.mps) {
-    out += fmt::format("MPS of user {}: {}", mps.user, mps.state);
+    out += fmt::format("MPS of user {}{}: {}", mps.user, mps.group.empty() ? "" : ", trust group " + mps.group, mps.state);
     if (mps.pid > 0) out += fmt::format(" (pid {}), {} {} attached", mps.pid, mps.programs, mps.programs == 1 ? "process" : "processes");
     if (mps.restarts > 0) out += fmt::format(", has ended {} {} while it served", mps.restarts, mps.restarts == 1 ? "time" : "times");
     out += mps.trouble.empty() ? "\n" : "; " + mps.trouble + "\n";

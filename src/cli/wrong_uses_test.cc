@@ -42,6 +42,8 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
       {"run --gpu-core-limit 0 true", "--gpu-core-limit", "1 to 100"},
       {"run --gpu-core-limit 101 true", "--gpu-core-limit", "1 to 100"},
       {"run --gpu-core-limit half true", "--gpu-core-limit", "1 to 100"},
+      {"run --trust-group a/b true", "--trust-group: 'a/b'", "1 to 32 letters"},
+      {"run --trust-group '' true", "--trust-group: ''", "1 to 32 letters"},
       {"run --gpu-core-ceiling 0 true", "--gpu-core-ceiling", "1 to 100"},
       {"run --priority 1000 true", "--priority", "-100 to 100"},
       {"run --gpu-memory-limit lots true", "--gpu-memory-limit", "accepted: bytes"},

@@ -27,10 +27,10 @@ NVSHARE_REPORT(ClientReport, id, pid, program, tenant, gpu, backend, state, sinc
                keeps_memory, overhead, budget, gpu_memory_limit, charged, lease, host_memory, host_memory_process, host_memory_scheduler,
                host_memory_missing, host_memory_bound, waiting_for, gang_gpus, turns, drops, unanswered, failed_drains, drainable,
                time_running_ns, time_waiting_ns, time_swapping_ns, swapped_out_total, swapped_in_total, unmoved_total, prefetched_total,
-               prefetched_in_vain_total, protocol, library, mps)
+               prefetched_in_vain_total, protocol, library, mps, mps_group)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TurnReport, waits, waited_ns, gpu, holder, state, held_ns, others, left_ns, again_ms)
 NVSHARE_REPORT(BypassReport, pid, program, tenant, gpu, used, since_ns, turns_refused)
-NVSHARE_REPORT(MpsReport, user, state, pid, programs, restarts, trouble)
+NVSHARE_REPORT(MpsReport, user, group, state, pid, programs, restarts, trouble)
 NVSHARE_REPORT(BoundsReport, values, connections, connections_refused, reads_paused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PodNotice, number, uid, reason, text)
 #define NVSHARE_STATUS_FIELDS                                                                                                  \

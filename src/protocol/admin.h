@@ -230,6 +230,7 @@ struct ClientReport : ClientMemoryReport, ClientHostReport, ClientTotalsReport {
   std::string state;        // "idle", "waiting", "loading", "running", "paused", "dropping" or "unresponsive"
   int64_t since_ns = 0;     // for how long it has been in that state
   bool mps = false;         // its process is attached to an MPS daemon of the scheduler's
+  std::string mps_group;    // its user's trust group whose daemon that is; empty: the one without a name
   std::string waiting_for;  // empty, or a sentence
   uint32_t gang_gpus = 0;   // its turns begin and end on so many GPUs together; 0: on this one alone
   bool drainable = true;    // false: so many failed drains in a row that its memory counts as unswappable for now
@@ -247,9 +248,10 @@ struct BypassReport {
   bool turns_refused = false;  // the tenant's programs get no turns meanwhile
 };
 
-// An MPS daemon that the scheduler looks after: one for each user whose programs asked for it.
+// An MPS daemon that the scheduler looks after: one for each trust group whose programs asked for it.
 struct MpsReport {
   uint32_t user = 0;
+  std::string group;      // of that user's; empty: programs that name none
   std::string state;      // "down", "starting", "serving" or "ending"
   int32_t pid = 0;        // of the daemon; 0: none
   uint64_t programs = 0;  // processes that are attached to it

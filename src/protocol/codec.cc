@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "protocol/directions.h"
+#include "protocol/trust_group.h"
 
 namespace nvshare::protocol {
 namespace {
@@ -102,6 +103,13 @@ Result<void> check(const OwnReport& message) {
 template <>
 Result<void> check(const KeepsMemory& message) {
   return check_terminated("why", message.why);
+}
+
+template <>
+Result<void> check(const AskMps& message) {
+  if (auto ok = check_terminated("group", message.group); !ok) return ok;
+  if (message.group[0] == 0 || is_trust_group(message.group)) return {};
+  return error_format("group is no name of a trust group; accepted: %s", kTrustGroupForm);
 }
 
 template <>
@@ -318,7 +326,7 @@ struct FormerSize {
 constexpr FormerSize kFormerSizes[] = {
     {MessageType::kRegistered, 1, offsetof(Registered, release)},         {MessageType::kContention, 1, offsetof(Contention, gang_runs)},
     {MessageType::kLockReleased, 2, offsetof(LockReleased, submissions)}, {MessageType::kLockPaused, 2, offsetof(LockPaused, submissions)},
-    {MessageType::kSwapProgress, 1, offsetof(SwapProgress, unchanged)},
+    {MessageType::kSwapProgress, 1, offsetof(SwapProgress, unchanged)},   {MessageType::kAskMps, 2, offsetof(AskMps, group)},
 };
 
 size_t payload_bytes_in(const Format& format, uint16_t version) {

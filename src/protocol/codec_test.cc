@@ -76,7 +76,7 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(ArenaSegment{7, kArenaSegmentBytesMax, 0, {}})),
       bytes_of(encode(ArenaRefused{1, 2})),
       bytes_of(encode(ArenaShrink{1, 2})),
-      bytes_of(encode(AskMps{})),
+      bytes_of(encode(AskMps{0, "team-1"})),
       bytes_of(encode(MpsGroup{1, {}, "/run/nvshare/mps/1000/pipe", ""})),
       bytes_of(encode(AskHeadroom{1, 4096, 2048})),
       bytes_of(encode(Headroom{1, 4096, 8192, 0, 1, {}})),
@@ -322,7 +322,7 @@ TEST(Codec, RefusesUnknownTypesAndVersions) {
     const ReqLock any{1};
     Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &any, sizeof any);
     bool eight_byte_payload = type == 2 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75 || type == 17 || type == 34 ||
-                              type == 80 || type == 20 || type == 84;
+                              type == 80 || type == 84;
     EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
   }
   EXPECT_FALSE(decode_any(encode(ReqLock{1}, 0).span()));
@@ -358,6 +358,11 @@ TEST(Codec, NamesTheWrongField) {
             std::string::npos);
   EXPECT_NE(refusal(good_register(), [](Register& m) { m.lease = kLeaseMax + 1; }).find("lease"), std::string::npos);
   EXPECT_NE(refusal(good_register(), [](Register& m) { m.memory.charged = kMemoryBytesMax + 1; }).find("charged"), std::string::npos);
+  for (const char* bad : {"-a", "_a", "a/b", "..", ".", "a.daemon", "a b", "\n", "\xc3\xa4", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}) {
+    const std::string why = refusal(AskMps{}, [&](AskMps& m) { std::strcpy(m.group, bad); });
+    EXPECT_NE(why.find("accepted: 1 to 32 letters"), std::string::npos) << bad << ": " << why;
+  }
+  EXPECT_NE(refusal(AskMps{}, [](AskMps& m) { std::memset(m.group, 'x', sizeof m.group); }).find("group has no NUL"), std::string::npos);
   EXPECT_NE(refusal(MpsGroup{}, [](MpsGroup& m) { m.state = 3; }).find("state"), std::string::npos);
   EXPECT_NE(refusal(MpsGroup{}, [](MpsGroup& m) { std::memset(m.directory, 'x', sizeof m.directory); }).find("directory"),
             std::string::npos);

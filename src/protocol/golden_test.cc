@@ -81,7 +81,7 @@ void each_message(Visit visit) {
   visit(LockResumed{.grant = grant});
   visit(KeepsMemory{.why = "it called a new function"});
   visit(Progress{.question = k(1), .submissions = 0x1122334455});
-  visit(AskMps{.reserved = k(1)});
+  visit(AskMps{.reserved = k(1), .group = "a-group"});
   visit(MpsGroup{.state = 2, .reserved = {}, .directory = "a directory", .reason = "a reason"});
   visit(AskOwn{.wish = 1, .reserved = {}, .tenant = k(1)});
   visit(ArenaRequest{.request = k(1), .total = 0x22 * kArenaUnitBytes, .owner = 1, .urgent = 0, .reserved = {}});

@@ -556,6 +556,8 @@ struct PrepareSwap {
 // Since version 2. Where programs of its user find their MPS daemon; before, or instead of, Register.
 struct AskMps {
   uint64_t reserved;
+  // since version 3
+  char group[40];  // NUL-terminated; that of its user's programs that name the same (trust_group.h); empty: of those that name none
 };
 
 enum class MpsState : uint8_t {

@@ -21,7 +21,8 @@ size_t hash_of(const Parts&... parts) {
 
 size_t looks_of(const ClientReport& client) {
   return hash_of(client.state, client.waiting_for, client.tenant, client.turns, client.drops, client.unanswered, client.failed_drains,
-                 client.drainable, client.gpu_memory_limit, client.gang_gpus, client.mps, client.keeps_memory, client.host_memory_bound);
+                 client.drainable, client.gpu_memory_limit, client.gang_gpus, client.mps, client.mps_group, client.keeps_memory,
+                 client.host_memory_bound);
 }
 
 size_t looks_of(const TenantReport& tenant) {

@@ -129,7 +129,9 @@ Result<void> Daemon::open(const char* nvml_library) {
   if (monitor_) options.gpus = monitor_->gpus();
   if (monitor_) options.hooks.list_gpus = [this] { monitor_->list_mig_devices(); };
   if (auto ok = check_that_a_gpu_is_free(); !ok) return ok;
-  options.hooks.ask_mps = [this](ConnectionId connection, const Peer& peer) { mps_->ask(connection, peer.pid, peer.uid); };
+  options.hooks.ask_mps = [this](ConnectionId connection, const Peer& peer, const std::string& group) {
+    mps_->ask(connection, peer.pid, {peer.uid, group});
+  };
   options.hooks.client_joined = [this](uid_t user) { mps_->joined(user); };
 
   // In this order: nvsharectl takes a scheduler that serves clients and no admin for one of which it sees only the clients' socket.
@@ -241,9 +243,7 @@ void Daemon::start_mps() {
       [this] { return engine_->parts().gpus.has_mig_devices() ? std::string("a GPU here is divided into MIG devices") : std::string(); }};
   MpsService::Callbacks callbacks{
       [this](MpsGroups::Asker asker, const protocol::MpsGroup& answer) { call_engine([&] { engine_->answer_mps(asker, answer); }); },
-      [this](uid_t user, const std::set<pid_t>& programs) {
-        call_engine([&] { engine_->sharing().mps_seen(user, programs, monotonic_ns()); });
-      }};
+      [this](const MpsGroups::Attached& seen) { call_engine([&] { engine_->sharing().mps_seen(seen, monotonic_ns()); }); }};
   mps_ = std::make_unique<MpsService>(loop_, std::move(options), std::move(callbacks));
   if (settings_.mps && monitor_) monitor_->list_mig_devices();
 }

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
+#include <set>
 
 #include "e2e/harness/stage.h"
 #include "scheduler/trace.h"
@@ -60,10 +62,36 @@ class Mps : public testing::Test {
   bool has_clients(int attached, int all) {
     return stage_.wait_until([&] { return clients() == std::pair(attached, all); });
   }
-  Child& run(const std::string& name, const Environment& more = {}) {
-    return stage_.start_command(
-        name, {kControlPath, "run", "--name", name, kWorkerPath, "steady", "--work", "1000", "--stop", stage_.directory() + "/stop"}, false,
-        more);
+  Child& run(const std::string& name, const Environment& more = {}, const std::vector<std::string>& options = {}) {
+    std::vector<std::string> command = {kControlPath, "run", "--name", name};
+    command.insert(command.end(), options.begin(), options.end());
+    command.insert(command.end(), {kWorkerPath, "steady", "--work", "1000", "--stop", stage_.directory() + "/stop"});
+    return stage_.start_command(name, command, false, more);
+  }
+  // The daemon of that trust group of ours; nothing until it serves so many programs.
+  std::optional<MpsReport> mps_of(const std::string& group, uint64_t programs) {
+    std::optional<MpsReport> found;
+    stage_.wait_until([&] {
+      const auto report = stage_.status();
+      if (!report) return false;
+      for (const MpsReport& mps : report->mps) {
+        if (mps.group == group && mps.state == "serving" && mps.programs == programs) found = mps;
+      }
+      return found.has_value();
+    });
+    return found;
+  }
+  // Of the clients by the names of their tenants: under which group's daemon.
+  std::map<std::string, std::string> groups() {
+    std::map<std::string, std::string> found;
+    if (const auto report = stage_.status()) {
+      for (const auto& tenant : report->tenants) {
+        for (const auto& client : report->clients) {
+          if (client.tenant == tenant.id) found[tenant.name] = client.mps ? client.mps_group : "none";
+        }
+      }
+    }
+    return found;
   }
 
   Stage stage_;
@@ -264,6 +292,106 @@ TEST_F(Mps, NvsharectlKillEndsTheTurnFirst) {
   EXPECT_FALSE(had_a_turn_when_it_was_killed(stage_.trace_file(), id));
 }
 
+// Programs of one user that name different groups have a daemon each, and share nothing of it; the scheduler's restart changes none of
+// that.
+TEST_F(Mps, ProgramsThatNameAGroupShareADaemonWithThoseThatNameItToo) {
+  stage_.start_scheduler();
+  Child& first = run("first", {}, {"--trust-group", "team"});
+  Child& second = run("second", {{"NVSHARE_TRUST_GROUP", "team"}});
+  Child& other = run("other", {{"NVSHARE_TRUST_GROUP", "team"}}, {"--trust-group", "others"});
+  Child& plain = run("plain");
+  const auto team = mps_of("team", 2), others = mps_of("others", 1), unnamed = mps_of("", 1);
+  ASSERT_TRUE(team && others && unnamed) << stage_.raw_status();
+  ASSERT_TRUE(has_clients(4, 4)) << stage_.raw_status();
+  const std::map<std::string, std::string> expected = {{"first", "team"}, {"second", "team"}, {"other", "others"}, {"plain", ""}};
+  EXPECT_EQ(groups(), expected);
+  EXPECT_EQ((std::set<pid_t>{team->pid, others->pid, unnamed->pid}).size(), 3u);
+  EXPECT_TRUE(first.logged("under MPS (trust group team)")) << first.log();
+  EXPECT_TRUE(stage_.scheduler().logged("trust group others: its daemon")) << stage_.scheduler().log();
+  const std::string ours = stage_.runtime_directory() + "/mps/" + std::to_string(geteuid());
+  EXPECT_EQ(access((ours + "/group-team/pipe/control").c_str(), F_OK), 0);
+
+  stage_.kill_scheduler();
+  stage_.start_scheduler();
+  ASSERT_TRUE(has_clients(4, 4)) << stage_.raw_status();
+  const auto team_again = mps_of("team", 2), others_again = mps_of("others", 1);
+  ASSERT_TRUE(team_again && others_again) << stage_.raw_status();
+  EXPECT_EQ(team_again->pid, team->pid);
+  EXPECT_EQ(others_again->pid, others->pid);
+  EXPECT_EQ(groups(), expected);
+
+  ASSERT_EQ(kill(others->pid, SIGKILL), 0);  // the fate of one group is nobody else's
+  EXPECT_TRUE(other.wait(patience()));
+  stage_.forget(other);
+  EXPECT_TRUE(has_clients(3, 3)) << stage_.raw_status();
+  for (Child* child : {&first, &second, &plain}) EXPECT_TRUE(child->running());
+  stage_.tell_to_stop();
+  for (Child* child : {&first, &second, &plain}) stage_.expect_success(*child);
+  stage_.stop_scheduler();
+  EXPECT_TRUE(stage_.wait_until([&] { return !lives(team->pid); }, moments())) << "nobody uses it";
+  EXPECT_NE(access((ours + "/group-team").c_str(), F_OK), 0) << "names that come once leave nothing behind";
+  EXPECT_NE(access((ours + "-team.out").c_str(), F_OK), 0);
+  EXPECT_NE(access((ours + "-team.daemon").c_str(), F_OK), 0);
+}
+
+// Nobody joins another user's, by name or otherwise.
+TEST_F(Mps, AGroupOfThatNameOfAnotherUserIsAnother) {
+  if (geteuid() != 0) GTEST_SKIP() << "takes root";
+  ASSERT_EQ(chmod(stage_.directory().c_str(), 0711), 0);
+  stage_.start_scheduler();
+  const std::vector<std::string> as_nobody = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};
+  std::vector<std::string> reach = as_nobody;
+  reach.insert(reach.end(), {"/usr/bin/test", "-x", kControlPath, "-a", "-r", kLibraryPath});
+  if (stage_.start_command("reach", reach, false).wait(patience()) != 0) GTEST_SKIP() << "user 65534 cannot run what was built";
+  Child& ours = run("ours", {}, {"--trust-group", "team"});
+  ASSERT_TRUE(mps_of("team", 1)) << stage_.raw_status();
+  std::vector<std::string> command = as_nobody;
+  command.insert(command.end(), {kControlPath, "run", "--trust-group", "team", "/usr/bin/env"});
+  Child& theirs = stage_.start_command("theirs", command, false);
+  EXPECT_EQ(theirs.wait(patience()), 0) << theirs.log();
+  EXPECT_TRUE(theirs.logged("CUDA_MPS_PIPE_DIRECTORY=" + stage_.runtime_directory() + "/mps/65534/group-team/pipe")) << theirs.log();
+  const auto report = stage_.status();
+  std::set<uint32_t> users;
+  for (const MpsReport& mps : report->mps) {
+    EXPECT_EQ(mps.group, "team");
+    users.insert(mps.user);
+  }
+  EXPECT_EQ(users, (std::set<uint32_t>{geteuid(), 65534}));
+  stage_.tell_to_stop();
+  stage_.expect_success(ours);
+}
+
+TEST_F(Mps, ATrustGroupThatCannotHoldIsSaid) {
+  stage_.start_scheduler();
+  Child& both = run("both", {{"CUDA_MPS_PIPE_DIRECTORY", "/nowhere"}}, {"--trust-group", "team"});
+  EXPECT_EQ(both.wait(patience()), 125) << both.log();
+  EXPECT_TRUE(both.logged("trust group team: CUDA_MPS_PIPE_DIRECTORY is set already, to '/nowhere'")) << both.log();
+  Child& bad = run("bad", {{"NVSHARE_TRUST_GROUP", "../65534"}});
+  EXPECT_EQ(bad.wait(patience()), 125) << bad.log();
+  EXPECT_TRUE(bad.logged("NVSHARE_TRUST_GROUP: '../65534' is no name of a trust group; accepted: 1 to 32 letters")) << bad.log();
+  // Within a run, another run may name another group.
+  Child& inner = stage_.start_command(
+      "inner", {kControlPath, "run", "--trust-group", "outer", kControlPath, "run", "--trust-group", "inner", "/usr/bin/env"}, false);
+  EXPECT_EQ(inner.wait(patience()), 0) << inner.log();
+  EXPECT_TRUE(inner.logged("/group-inner/pipe")) << inner.log();
+  const auto report = stage_.status();
+  ASSERT_TRUE(report);
+  for (const MpsReport& mps : report->mps) EXPECT_NE(mps.group, "team") << "nobody has asked for it";
+}
+
+// It would put programs that name different groups under one daemon: without MPS they are apart.
+TEST_F(Mps, ASchedulerOfTheVersionBeforeIsToldOfNoGroup) {
+  stage_.start_scheduler(previous_scheduler());
+  Child& named = run("named", {}, {"--trust-group", "team"});
+  EXPECT_TRUE(has_clients(0, 1)) << stage_.raw_status();
+  EXPECT_TRUE(named.logged("without MPS: this scheduler is of a release that knows no trust groups")) << named.log();
+  Child& plain = run("plain");
+  EXPECT_TRUE(has_clients(1, 2)) << stage_.raw_status();
+  stage_.tell_to_stop();
+  stage_.expect_success(named);
+  stage_.expect_success(plain);
+}
+
 class MpsOff : public Mps {
  protected:
   MpsOff() : Mps(with_mps("off")) {}
@@ -275,8 +403,12 @@ TEST_F(MpsOff, NobodyHearsOfIt) {
   EXPECT_TRUE(has_clients(0, 1)) << stage_.raw_status();
   EXPECT_FALSE(program.logged("MPS")) << program.log();
   EXPECT_FALSE(mps());
+  Child& named = run("named", {}, {"--trust-group", "team"});
+  EXPECT_TRUE(has_clients(0, 2)) << stage_.raw_status();
+  EXPECT_TRUE(named.logged("without MPS: the scheduler's setting mps is off")) << named.log();
   stage_.tell_to_stop();
   stage_.expect_success(program);
+  stage_.expect_success(named);
 }
 
 // Without MPS: programs that fit together have the GPU in turns, and nothing moves.

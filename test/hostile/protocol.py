@@ -26,6 +26,8 @@ LAYOUTS = {
     "ArenaReturned": "segment:Q",
     "ArenaHeld": "segment:Q bytes:Q owner:B reserved:7s",
     "AskOwn": "wish:B reserved:7s tenant:Q",
+    "AskMps": "reserved:Q group:40s",
+    "MpsGroup": "state:B reserved:7s directory:128s reason:256s",
     "OwnReport": "bytes:Q",
     "LockOk": "epoch:Q grant:Q budget:Q budget_sequence:Q",
     "DropLock": "epoch:Q grant:Q attempt:Q together:B reserved:7s",

@@ -59,7 +59,12 @@ struct RegisteredClient {
   int64_t elsewhere = 0;  // swapped, and in no segment: managed memory, which lies where the driver likes
   int64_t prepares = 0;   // host memory that it was told to have ready
   bool seen_by_nvml = false;
-  bool mps = false;          // its process is attached to its user's MPS daemon
+  // The trust group to whose MPS daemon its process is attached (MpsGroups::Attached), 0: to none; and its name, where it has one.
+  struct Mps {
+    uint64_t group = 0;
+    std::string name;
+  };
+  Mps mps;
   uint64_t share_group = 0;  // as the policy was told last (policy::ClientShares)
   bool measured = false;     // the same
   OverheadWatch overhead;

@@ -2,13 +2,10 @@
 // policy is told when that changes. One thread, the engine's.
 #pragma once
 
-#include <sys/types.h>
-
-#include <set>
-
 #include "policy/policy.h"
 #include "scheduler/clients/clients.h"
 #include "scheduler/engine/policy_driver.h"
+#include "scheduler/gpus/mps_groups.h"
 #include "scheduler/settings.h"
 #include "scheduler/tenants/tenants.h"
 
@@ -25,8 +22,8 @@ class ClientSharing {
   };
   explicit ClientSharing(const Neighbours& neighbours) : at_(neighbours) {}
 
-  // Which processes of that user are attached to its MPS daemon, all of them.
-  void mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Instant now);
+  // Which processes are attached to a trust group's MPS daemon, all of them. Those of other users are not believed.
+  void mps_seen(const MpsGroups::Attached& seen, policy::Instant now);
   // Settings, tenants or the client may have changed.
   void tell(policy::Instant now);
   void tell(RegisteredClient& client, policy::Instant now);

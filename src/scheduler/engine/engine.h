@@ -56,7 +56,7 @@ class Engine {
   struct Hooks {
     std::function<void()> list_gpus;  // asks NVML for gpus_listed()
     // Where programs find their MPS daemon: leads to answer_mps(), at once or later. None: it is off.
-    std::function<void(ConnectionId connection, const Peer& peer)> ask_mps;
+    std::function<void(ConnectionId connection, const Peer& peer, const std::string& group)> ask_mps;
     std::function<void(uid_t user)> client_joined;
   };
   struct Options {
@@ -130,7 +130,7 @@ class Engine {
   void receive(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors);
   // After an error of our own that was thrown while it was served: the connection goes, the daemon stays.
   void give_up(ConnectionId connection, const char* problem, policy::Instant now);
-  void ask_mps(ConnectionId connection);
+  void ask_mps(ConnectionId connection, const protocol::AskMps& question);
   void answer_and_close(ConnectionId connection, const protocol::Packet& answer, Descriptors descriptors = {});
   void answer_own(ConnectionId connection, const protocol::AskOwn& question, policy::Instant now);
   void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);

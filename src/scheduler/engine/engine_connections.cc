@@ -60,7 +60,7 @@ void Engine::receive(ConnectionId connection, std::span<const std::byte> packet,
     Engine& engine;
     const ConnectionId connection;
     const policy::Instant now;
-    void operator()(const AskMps&) const { engine.ask_mps(connection); }
+    void operator()(const AskMps& question) const { engine.ask_mps(connection, question); }
     void operator()(const AskOwn& question) const { engine.answer_own(connection, question, now); }
     void operator()(const Register& message) const {
       if (!engine.connections_.at(connection).asked_mps) return engine.register_client(connection, message, now);
@@ -179,10 +179,10 @@ void Engine::answer_only(ConnectionId connection, const Register& message, uint1
 }
 
 // Its connection is for this alone. The second of two questions is not answered: one answer closes the connection.
-void Engine::ask_mps(ConnectionId connection) {
+void Engine::ask_mps(ConnectionId connection, const AskMps& question) {
   Connection& asks = connections_.at(connection);
   if (std::exchange(asks.asked_mps, true)) return;
-  if (hooks_.ask_mps) return hooks_.ask_mps(connection, asks.peer);
+  if (hooks_.ask_mps) return hooks_.ask_mps(connection, asks.peer, question.group);
   answer_mps(connection, MpsGroup{});
 }
 

@@ -32,8 +32,9 @@ TEST_F(EngineMpsTest, ItIsOffUnlessSomebodyLooksAfterIt) {
 
 TEST_F(EngineMpsTest, WhoAsksWaitsForTheAnswerAndMayDoNothingElse) {
   int asked = 0;
-  ask_mps_ = [&](ConnectionId, const Peer& peer) {
+  ask_mps_ = [&](ConnectionId, const Peer& peer, const std::string& group) {
     ++asked;
+    EXPECT_EQ(group, "");
     EXPECT_EQ(peer.uid, 1000u);
   };
   connect(1, 1000);
@@ -61,12 +62,49 @@ TEST_F(EngineMpsTest, OnlyProcessesOfThatUserThatAreListedAreAttached) {
   join_as(1, 501, 1000, test_registration(0));
   join_as(2, 502, 1000, test_registration(0));
   join_as(3, 503, 1001, test_registration(0));
-  engine().sharing().mps_seen(1000, {501, 503}, now_);
+  engine().sharing().mps_seen({{1000, ""}, 1, {501, 503}}, now_);
   EXPECT_TRUE(client(0).mps);
   EXPECT_FALSE(client(1).mps);
   EXPECT_FALSE(client(2).mps) << "of another user";
-  engine().sharing().mps_seen(1000, {}, now_);
+  engine().sharing().mps_seen({{1000, ""}, 1, {}}, now_);
   EXPECT_FALSE(client(0).mps);
+}
+
+TEST_F(EngineMpsTest, AGroupIsAskedForByNameAndABadOneIsRefused) {
+  std::vector<std::string> asked;
+  ask_mps_ = [&](ConnectionId, const Peer&, const std::string& group) { asked.push_back(group); };
+  connect(1, 1000);
+  send(1, protocol::AskMps{0, "team"});
+  connect(2, 1000);
+  send(2, protocol::AskMps{0, "../1001"});
+  EXPECT_EQ(asked, std::vector<std::string>{"team"});
+  ASSERT_TRUE(packets_.last<protocol::Refused>(2));
+  EXPECT_NE(std::string(packets_.last<protocol::Refused>(2)->reason).find("accepted: 1 to 32 letters"), std::string::npos)
+      << packets_.last<protocol::Refused>(2)->reason;
+  connect(3, 1000);  // as the version before asks
+  engine().received(3, protocol::encode(protocol::AskMps{}, 2).span(), now_);
+  EXPECT_EQ(asked, (std::vector<std::string>{"team", ""}));
+}
+
+// Two of one user in two groups are on two servers, between which the driver switches: they take turns.
+TEST_F(EngineMpsTest, GroupsOfOneUserTakeTurnsAndThoseOfOneGroupDoNot) {
+  for (const pid_t pid : {501, 502, 503}) {
+    join_as(static_cast<ConnectionId>(pid), pid, 1000, test_registration(0));
+    send(static_cast<ConnectionId>(pid), protocol::ReqLock{1});
+  }
+  engine().sharing().mps_seen({{1000, "a"}, 1, {501, 502}}, ++now_);
+  engine().sharing().mps_seen({{1000, "b"}, 2, {503}}, ++now_);
+  EXPECT_EQ(client(0).mps_group, "a");
+  EXPECT_EQ(client(1).mps_group, "a");
+  EXPECT_EQ(client(2).mps_group, "b");
+  const auto dropped = [&](ConnectionId id) { return packets_.last<protocol::DropLock>(id).has_value(); };
+  for (int ms = 0; ms < 500 && !dropped(501) && !dropped(503); ++ms) engine().deadline_reached(now_ += kMillisecond);
+  EXPECT_EQ(dropped(501), dropped(502));
+  EXPECT_NE(dropped(501), dropped(503));
+  engine().sharing().mps_seen({{1000, "a"}, 1, {}}, ++now_);
+  EXPECT_FALSE(client(0).mps);
+  EXPECT_EQ(client(0).mps_group, "");
+  EXPECT_TRUE(client(2).mps) << "another daemon's";
 }
 
 // Two that fit together, of two tenants: only one has the lock at a time, and the setting takes effect at once.

@@ -162,7 +162,8 @@ void report_of(const policy::ClientView& view, const Known& known, const std::st
   out.resident = view.memory.resident;
   out.swapped = view.memory.allocated - view.memory.resident;
   out.unswappable = view.memory.unswappable;
-  out.mps = client.mps;
+  out.mps = client.mps.group != 0;
+  out.mps_group = client.mps.name;
   out.keeps_memory = client.keeps_memory;
   out.overhead = view.overhead;
   out.budget = view.budget;

@@ -13,10 +13,15 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <sstream>
+
+#include "base/mutex.h"
+#include "protocol/trust_group.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -26,6 +31,11 @@ constexpr size_t kPathMost = 107;  // of a Unix socket
 constexpr size_t kGroupsMost = 1024;
 constexpr int64_t kLastLineMost = 4096;
 constexpr int kLaunchPatienceMs = 3000;
+constexpr std::chrono::milliseconds kKillPatience{1000};
+constexpr int kFailures = 3;            // where a child says what it could not do
+constexpr long kCloseRange = 436;       // close_range, Linux 5.9
+constexpr int kDescriptorsMost = 4096;  // that are closed one by one before
+constexpr char kNoteSuffix[] = ".daemon";
 constexpr const char* kUsualFolders[] = {"/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/opt/bin"};
 constexpr char kHowToAllow[] =
     "; a scheduler that serves several users needs the right to (deploy/systemd/mps.conf), and each user's own scheduler does not";
@@ -59,7 +69,8 @@ struct Launch {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
   const MpsUser* user = nullptr;
-  const MpsFolders* makes = nullptr;  // folders to make, or null
+  const MpsFolders* makes = nullptr;    // folders to make, or null
+  const MpsFolders* removes = nullptr;  // folders to remove instead of running the program, or null
   int input = -1, output = -1;
 };
 
@@ -76,6 +87,35 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
+}
+
+// In a child. Only what is in the folder itself: a user's own folders in it stay, and it with them.
+void remove_folder(const char* path) {
+  const int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0) return;
+  struct Entry {
+    uint64_t inode;
+    int64_t next;
+    uint16_t length;
+    uint8_t type;
+    char name[1];
+  };
+  alignas(Entry) char entries[4096];
+  for (long length = 0; (length = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0;) {
+    for (long at = 0; at < length;) {
+      const auto* entry = reinterpret_cast<const Entry*>(entries + at);
+      unlinkat(folder, entries + at + offsetof(Entry, name), 0);
+      at += entry->length;
+    }
+  }
+  close(folder);
+  rmdir(path);
+}
+
+// In a child. What the threads of other users' daemons have open just now: this one's user might keep it open for as long as he likes.
+void close_all_from(int first) {
+  if (syscall(kCloseRange, first, ~0U, 0) == 0) return;
+  for (int descriptor = first; descriptor < kDescriptorsMost; ++descriptor) close(descriptor);
 }
 
 [[noreturn]] void become(const Launch& launch, char* const* arguments, char* const* environment, int failures) {
@@ -97,6 +137,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
     close(score);
   }
   if (dup2(launch.input, 0) < 0 || dup2(launch.output, 1) < 0 || dup2(launch.output, 2) < 0) fail(Step::kSession);
+  if (failures != kFailures && dup3(failures, kFailures, O_CLOEXEC) < 0) fail(Step::kSession);
+  failures = kFailures;
+  close_all_from(kFailures + 1);
   if (launch.user->uid != geteuid()) {
     if (setgroups(launch.user->groups.size(), launch.user->groups.data()) != 0 ||
         setresgid(launch.user->gid, launch.user->gid, launch.user->gid) != 0)
@@ -105,9 +148,15 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   }
   umask(0077);
   if (launch.makes != nullptr) {
-    for (const std::string* folder : {&launch.makes->pipes, &launch.makes->logs}) {
-      if (mkdir(folder->c_str(), 0700) != 0 && errno != EEXIST) fail(Step::kFolders);
+    for (const std::string* folder : {&launch.makes->group, &launch.makes->pipes, &launch.makes->logs}) {
+      if (!folder->empty() && mkdir(folder->c_str(), 0700) != 0 && errno != EEXIST) fail(Step::kFolders);
     }
+  }
+  if (launch.removes != nullptr) {
+    remove_folder(launch.removes->pipes.c_str());
+    remove_folder(launch.removes->logs.c_str());
+    rmdir(launch.removes->group.c_str());
+    _exit(0);
   }
   if (chdir("/") != 0) fail(Step::kSession);
   execve(launch.program.c_str(), arguments, environment);
@@ -115,7 +164,56 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   _exit(127);
 }
 
+// Whether a child of ours has ended by then, or is none of ours any more.
+bool ends_by(pid_t pid, std::chrono::steady_clock::time_point until, int* status) {
+  const FileDescriptor pidfd = open_process(pid);
+  while (true) {
+    const pid_t ended = waitpid(pid, status, WNOHANG);
+    if (ended == pid || (ended < 0 && errno != EINTR)) return true;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return false;
+    pollfd ready{pidfd.get(), POLLIN, 0};
+    poll(&ready, pidfd ? 1 : 0, static_cast<int>(pidfd ? left.count() : std::min<int64_t>(left.count(), 10)));
+  }
+}
+
+// Children that were killed and have not ended: they wait for a file system that their user serves (FUSE), which no signal ends. Nothing
+// more is started as that user until they have.
+class Undead {
+ public:
+  void kill_and_wait(pid_t pid, uid_t user) {
+    kill(pid, SIGKILL);
+    int status = 0;
+    if (ends_by(pid, std::chrono::steady_clock::now() + kKillPatience, &status)) return;
+    const Lock lock(mutex_);
+    left_.emplace(user, pid);
+  }
+  // Of that user; 0: none.
+  pid_t of(uid_t user) {
+    const Lock lock(mutex_);
+    for (auto at = left_.lower_bound(user); at != left_.end() && at->first == user; at = left_.erase(at)) {
+      int status = 0;
+      if (waitpid(at->second, &status, WNOHANG) == 0) return at->second;
+    }
+    return 0;
+  }
+
+ private:
+  Mutex mutex_;
+  std::multimap<uid_t, pid_t> left_ GUARDED_BY(mutex_);
+};
+
+Undead& undead() {
+  static Undead all;
+  return all;
+}
+
 Result<pid_t> run(Launch launch) {
+  const uid_t user = launch.user->uid;
+  if (const pid_t pid = undead().of(user); pid != 0) {
+    return error_format("cannot start %s as user %u: their process %d was killed and does not end, as it waits for a file system of theirs",
+                        kMpsControlProgram, user, pid);
+  }
   int failures[2];
   if (pipe2(failures, O_CLOEXEC) != 0) return error_format("cannot start %s: %s", kMpsControlProgram, std::strerror(errno));
   const FileDescriptor reads(failures[0]);
@@ -133,8 +231,7 @@ Result<pid_t> run(Launch launch) {
     seen = poll(&ready, 1, kLaunchPatienceMs);
   } while (seen < 0 && errno == EINTR);
   if (seen <= 0) {
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
+    undead().kill_and_wait(pid, user);
     return error_format("cannot start %s as user %u: it did not get that far within %d ms", kMpsControlProgram, launch.user->uid,
                         kLaunchPatienceMs);
   }
@@ -144,7 +241,7 @@ Result<pid_t> run(Launch launch) {
     length = read(reads.get(), &failure, sizeof failure);
   } while (length < 0 && errno == EINTR);
   if (length != sizeof failure) return pid;
-  waitpid(pid, nullptr, 0);
+  undead().kill_and_wait(pid, user);
   const bool may_not = failure.number == EPERM && (failure.step == Step::kGroups || failure.step == Step::kUser);
   return error_format("cannot start %s as user %u: it could not %s: %s%s", kMpsControlProgram, launch.user->uid, name_of(failure.step),
                       std::strerror(failure.number), may_not ? kHowToAllow : "");
@@ -191,10 +288,26 @@ Result<MpsUser> mps_user_of(uid_t uid, std::string_view process_status) {
   return user;
 }
 
-MpsFolders MpsFolders::of(const std::string& runtime_dir, uid_t user) {
+MpsFolders MpsFolders::of(const std::string& runtime_dir, const TrustGroup& group) {
   const std::string base = runtime_dir + "/mps";
-  const std::string folder = base + "/" + std::to_string(user);
-  return {base, folder, folder + "/pipe", folder + "/log", folder + ".out", folder + ".daemon"};
+  const std::string folder = base + "/" + std::to_string(group.user);
+  const std::string named = group.name.empty() ? "" : folder + "/group-" + group.name;
+  const std::string in = named.empty() ? folder : named;
+  const std::string beside = named.empty() ? folder : folder + "-" + group.name;
+  return {base, folder, named, in + "/pipe", in + "/log", beside + ".out", beside + kNoteSuffix};
+}
+
+std::optional<TrustGroup> group_of_note(std::string_view file) {
+  if (!file.ends_with(kNoteSuffix)) return std::nullopt;
+  file.remove_suffix(sizeof kNoteSuffix - 1);
+  TrustGroup group;
+  const auto [at, problem] = std::from_chars(file.data(), file.data() + file.size(), group.user);
+  const std::string number = std::to_string(group.user);
+  if (problem != std::errc() || !file.starts_with(number)) return std::nullopt;
+  file.remove_prefix(number.size());
+  if (file.empty()) return group;
+  group.name = file.substr(1);
+  return file[0] == '-' && protocol::is_trust_group(group.name) ? std::optional(group) : std::nullopt;
 }
 
 Result<std::string> find_mps_control() {
@@ -223,13 +336,12 @@ Result<MpsDaemon> start_mps_daemon(const std::string& program, const MpsUser& us
   const FileDescriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const FileDescriptor output(open(folders.output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!input || !output) return error_format("cannot write %.150s: %s", folders.output.c_str(), std::strerror(errno));
-  Launch launch{program, {kMpsControlProgram, "-f"}, environment_of(folders), &user, &folders, input.get(), output.get()};
+  Launch launch{program, {kMpsControlProgram, "-f"}, environment_of(folders), &user, &folders, nullptr, input.get(), output.get()};
   Result<pid_t> pid = run(std::move(launch));
   if (!pid) return pid.error();
   MpsDaemon daemon{*pid, open_process(*pid)};
   if (!daemon.pidfd) {
-    kill(*pid, SIGKILL);
-    waitpid(*pid, nullptr, 0);
+    undead().kill_and_wait(*pid, user.uid);
     return error_format("cannot watch process %d: %s; Linux 5.3 or newer is needed", *pid, std::strerror(errno));
   }
   return daemon;
@@ -248,7 +360,8 @@ Result<std::string> ask_mps_control(const std::string& program, const MpsUser& u
   if (commands.size() > 4096 || write(input_writes.get(), commands.data(), commands.size()) != static_cast<ssize_t>(commands.size()))
     return error_format("cannot write %zu bytes of commands", commands.size());
   input_writes.reset();
-  Result<pid_t> pid = run({program, {kMpsControlProgram}, environment_of(folders), &user, nullptr, input_reads.get(), output_writes.get()});
+  Result<pid_t> pid =
+      run({program, {kMpsControlProgram}, environment_of(folders), &user, nullptr, nullptr, input_reads.get(), output_writes.get()});
   output_writes.reset();
   if (!pid) return pid.error();
   const auto until = std::chrono::steady_clock::now() + patience;
@@ -265,15 +378,21 @@ Result<std::string> ask_mps_control(const std::string& program, const MpsUser& u
     ended = length <= 0;
     if (length > 0) text.append(part.data(), static_cast<size_t>(length));
   }
-  if (!ended) kill(*pid, SIGKILL);
   int status = 0;
-  while (waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  ended = ended && ends_by(*pid, until, &status);  // it may close what it prints to, and live
+  if (!ended) undead().kill_and_wait(*pid, user.uid);
   if (!ended) return error_format("%s has not answered within %lld ms", kMpsControlProgram, static_cast<long long>(patience.count()));
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     return error_format("%s: %.160s", kMpsControlProgram, text.empty() ? "it found no daemon" : text.substr(0, text.find('\n')).c_str());
   }
   return text;
+}
+
+void remove_mps_folders(const MpsUser& user, const MpsFolders& folders) {
+  if (folders.group.empty()) return;
+  const FileDescriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+  Launch launch{"", {}, {}, &user, nullptr, &folders, nothing.get(), nothing.get()};
+  if (const Result<pid_t> pid = run(std::move(launch))) undead().kill_and_wait(*pid, user.uid);  // it is done
 }
 
 std::vector<pid_t> pids_in(std::string_view text) {

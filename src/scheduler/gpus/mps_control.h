@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "scheduler/gpus/trust_group.h"
 
 namespace nvshare::scheduler {
 
@@ -27,17 +29,22 @@ struct MpsUser {
 // Of the text of a /proc/PID/status: its effective group and its other groups; an error if it has none. Pure.
 Result<MpsUser> mps_user_of(uid_t uid, std::string_view process_status);
 
-// Where a user's daemon has its things. <runtime>/mps belongs to the scheduler, <runtime>/mps/UID and all below to the user alone.
+// Where a daemon has its things. <runtime>/mps belongs to the scheduler, <runtime>/mps/UID and all below to the user alone. Names of groups
+// have no dot (protocol/trust_group.h), so that no two of these are the same.
 struct MpsFolders {
   std::string base;    // <runtime>/mps
   std::string folder;  // <runtime>/mps/UID
+  std::string group;   // <runtime>/mps/UID/group-NAME; empty: those below are in the user's folder itself
   std::string pipes;   // for CUDA_MPS_PIPE_DIRECTORY
   std::string logs;
-  std::string output;  // what the daemon prints; the scheduler's
-  std::string note;    // which process it is, for the next scheduler; the scheduler's
+  std::string output;  // <runtime>/mps/UID.out or UID-NAME.out: what the daemon prints; the scheduler's
+  std::string note;    // <runtime>/mps/UID.daemon or UID-NAME.daemon: which process it is, for the next scheduler; the scheduler's
 
-  static MpsFolders of(const std::string& runtime_dir, uid_t user);
+  static MpsFolders of(const std::string& runtime_dir, const TrustGroup& group);
 };
+
+// Of which group the note in that file of <runtime>/mps is; nothing: it is no note. Pure.
+std::optional<TrustGroup> group_of_note(std::string_view file);
 
 // The first in PATH, else where drivers put it. An error says where it was looked for.
 Result<std::string> find_mps_control();
@@ -53,6 +60,10 @@ Result<MpsDaemon> start_mps_daemon(const std::string& program, const MpsUser& us
 // What the front end prints when it is given these commands; an error if it found no daemon, or took longer than `patience`.
 Result<std::string> ask_mps_control(const std::string& program, const MpsUser& user, const MpsFolders& folders, const std::string& commands,
                                     std::chrono::milliseconds patience);
+
+// What a group's daemon made, as that user, so that names that come once leave nothing behind; what the user made there stays. Nothing of
+// the group without a name.
+void remove_mps_folders(const MpsUser& user, const MpsFolders& folders);
 
 struct MpsUsers {
   std::vector<pid_t> servers;

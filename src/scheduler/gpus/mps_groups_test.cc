@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <optional>
+
+#include "protocol/messages.h"
+
 namespace nvshare::scheduler {
 namespace {
 
@@ -38,14 +43,14 @@ class MpsGroupsTest : public testing::Test {
     return all;
   }
   MpsGroups::Actions pass_for(int64_t time) { return pass(now_ + time); }
-  MpsGroups::Actions ask(MpsGroups::Asker asker, uid_t user = kUser) {
+  MpsGroups::Actions ask(MpsGroups::Asker asker, uid_t user = kUser, const std::string& name = "") {
     MpsGroups::Actions all;
-    perform(groups_.asked(user, asker, now_), all);
+    perform(groups_.asked({user, name}, asker, now_), all);
     return all;
   }
   MpsGroups::Actions end(const char* how = "was ended by signal 9") {
     MpsGroups::Actions all;
-    perform(groups_.ended(kUser, how, now_), all);
+    perform(groups_.ended({kUser, ""}, how, now_), all);
     return all;
   }
   void perform(const MpsGroups::Actions& actions, MpsGroups::Actions& all) {
@@ -54,20 +59,21 @@ class MpsGroupsTest : public testing::Test {
       if (const auto* start = std::get_if<MpsGroups::Start>(&action)) {
         ++starts_;
         if (cannot_start_.empty()) {
-          perform(groups_.started(start->user, kDaemon, now_), all);
+          perform(groups_.started(start->group, kDaemon, now_), all);
         } else {
-          perform(groups_.not_started(start->user, cannot_start_, now_), all);
+          perform(groups_.not_started(start->group, cannot_start_, now_), all);
         }
       }
       if (const auto* look = std::get_if<MpsGroups::Look>(&action)) {
         ++looks_;
-        perform(groups_.looked(look->user, {answers_, {5}, programs_}, now_), all);
+        const bool all_have_them = !only_ || *only_ == look->group;
+        perform(groups_.looked(look->group, {answers_, {5}, all_have_them ? programs_ : std::set<pid_t>()}, now_), all);
       }
       if (const auto* quit = std::get_if<MpsGroups::Quit>(&action); quit != nullptr && obeys_) {
-        perform(groups_.ended(quit->user, "has ended with exit status 0", now_), all);
+        perform(groups_.ended(quit->group, "has ended with exit status 0", now_), all);
       }
       if (const auto* kill = std::get_if<MpsGroups::Kill>(&action)) {
-        perform(groups_.ended(kill->user, "was ended by signal 9", now_), all);
+        perform(groups_.ended(kill->group, "was ended by signal 9", now_), all);
       }
     }
   }
@@ -81,6 +87,7 @@ class MpsGroupsTest : public testing::Test {
   bool obeys_ = true;
   std::string cannot_start_;
   std::set<pid_t> programs_;
+  std::optional<TrustGroup> only_;  // whose daemon alone has these programs
 };
 
 TEST_F(MpsGroupsTest, TheFirstWhoAsksStartsADaemonAndIsAnsweredWhenItServes) {
@@ -105,8 +112,94 @@ TEST_F(MpsGroupsTest, EachUserHasItsOwn) {
   EXPECT_EQ(groups_.report().size(), 2u);
 }
 
+TEST_F(MpsGroupsTest, EachGroupOfAUserHasItsOwn) {
+  ask(1);
+  ask(2, kUser, "a");
+  ask(3, kUser, "b");
+  ask(4, 1001, "a");
+  ask(5, kUser, "a");
+  EXPECT_EQ(starts_, 4);
+  programs_ = {501};
+  std::map<TrustGroup, std::set<uint64_t>> numbers;
+  std::set<uint64_t> all;
+  for (const auto& seen : all_of<MpsGroups::Attached>(pass_for(30 * kSecond))) {
+    numbers[seen.group].insert(seen.number);
+    all.insert(seen.number);
+  }
+  EXPECT_EQ(numbers.size(), 4u);
+  EXPECT_EQ(all.size(), 4u) << "each has one of its own, and keeps it";
+  EXPECT_FALSE(all.contains(0));
+  std::set<std::pair<uint32_t, std::string>> reported;
+  for (const auto& mps : groups_.report()) reported.emplace(mps.user, mps.group);
+  EXPECT_EQ(reported, (std::set<std::pair<uint32_t, std::string>>{{kUser, ""}, {kUser, "a"}, {kUser, "b"}, {1001, "a"}}));
+}
+
+// Nobody starts daemons without end by names that come once; those who do take no place from others.
+TEST_F(MpsGroupsTest, GroupsOfAUserAreBounded) {
+  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kUser, "job" + std::to_string(i));
+  const auto answers = all_of<MpsGroups::Answer>(ask(99, kUser, "more"));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_NE(answers[0].refusal.find("8 trust groups of user 1000"), std::string::npos) << answers[0].refusal;
+  EXPECT_LT(answers[0].refusal.size(), sizeof protocol::MpsGroup::reason);
+  EXPECT_EQ(groups_.report().size(), MpsGroups::kNamedMost) << "nothing is kept of the one that was refused";
+  ask(100);  // the one without a name has its place
+  ask(101, 1001, "more");
+  EXPECT_EQ(starts_, static_cast<int>(MpsGroups::kNamedMost) + 2);
+  for (uid_t user = 2000; user < 2000 + MpsGroups::kUsersMost - 2; ++user) ask(user, user);
+  EXPECT_EQ(starts_, static_cast<int>(MpsGroups::kNamedMost + MpsGroups::kUsersMost)) << "others' places are counted by user";
+}
+
+TEST_F(MpsGroupsTest, AGroupWithANameIsForgottenOnceItsDaemonHasEnded) {
+  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kUser, "job" + std::to_string(i));
+  only_ = TrustGroup{kUser, "job3"};
+  programs_ = {501};
+  std::set<TrustGroup> forgotten;
+  for (const auto& one : all_of<MpsGroups::Forget>(pass_for(MpsGroups::kIdle + 20 * kSecond))) forgotten.insert(one.group);
+  EXPECT_EQ(forgotten.size(), MpsGroups::kNamedMost - 1);
+  EXPECT_FALSE(forgotten.contains(*only_)) << "a program uses it";
+  ASSERT_EQ(groups_.report().size(), 1u);
+  EXPECT_EQ(report().group, "job3");
+  const int before = starts_;
+  ask(99, kUser, "more");
+  EXPECT_EQ(starts_, before + 1);
+}
+
+// One whose daemon does not start holds its place as long as it is tried again.
+TEST_F(MpsGroupsTest, AGroupThatFailsIsForgottenWhenNobodyWantsItAnyMore) {
+  cannot_start_ = "no";
+  ask(1, kUser, "a");
+  EXPECT_FALSE(has<MpsGroups::Forget>(pass_for(MpsGroups::kIdle - 60 * kSecond)));
+  EXPECT_EQ(report().group, "a");
+  EXPECT_TRUE(has<MpsGroups::Forget>(pass_for(2 * MpsGroups::kIdle)));
+  EXPECT_TRUE(groups_.report().empty());
+  EXPECT_EQ(groups_.next_deadline(), std::nullopt);
+}
+
+// Stopped for longer than a daemon is wanted, it found a deadline that had passed, did nothing about it, and found it again at once.
+TEST_F(MpsGroupsTest, ADeadlineThatIsSeenLateIsNotSeenForEver) {
+  cannot_start_ = "no";
+  ask(1);
+  now_ += 2 * MpsGroups::kIdle;
+  MpsGroups::Actions actions;
+  perform(groups_.deadline_reached(now_), actions);
+  const auto next = groups_.next_deadline();
+  EXPECT_TRUE(!next || *next > now_);
+}
+
+TEST_F(MpsGroupsTest, WhoJoinsIsLookedForAtEachOfItsUsersDaemons) {
+  ask(1);
+  ask(2, kUser, "a");
+  ask(3, 1001);
+  pass_for(65 * kSecond);  // between two looks at all
+  MpsGroups::Actions actions;
+  perform(groups_.joined(kUser, now_), actions);
+  std::set<TrustGroup> looked;
+  for (const auto& look : all_of<MpsGroups::Look>(pass_for(kSecond / 10))) looked.insert(look.group);
+  EXPECT_EQ(looked, (std::set<TrustGroup>{{kUser, ""}, {kUser, "a"}}));
+}
+
 TEST_F(MpsGroupsTest, UsersAreBounded) {
-  for (uid_t user = 1; user <= MpsGroups::kGroupsMost; ++user) ask(user, user);
+  for (uid_t user = 1; user <= MpsGroups::kUsersMost; ++user) ask(user, user);
   const auto answers = all_of<MpsGroups::Answer>(ask(99, 5000));
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_NE(answers[0].refusal.find("64 users"), std::string::npos) << answers[0].refusal;
@@ -114,7 +207,7 @@ TEST_F(MpsGroupsTest, UsersAreBounded) {
 
 // They counted for good: the 65th user of a machine never got a daemon.
 TEST_F(MpsGroupsTest, UsersWhoseDaemonHasEndedMakeRoom) {
-  for (uid_t user = 1; user <= MpsGroups::kGroupsMost; ++user) ask(user, user);
+  for (uid_t user = 1; user <= MpsGroups::kUsersMost; ++user) ask(user, user);
   pass_for(kSecond);
   ask(99, 1);  // and again, last
   pass_for(MpsGroups::kIdle + 60 * kSecond);
@@ -122,7 +215,7 @@ TEST_F(MpsGroupsTest, UsersWhoseDaemonHasEndedMakeRoom) {
   const auto answers = all_of<MpsGroups::Answer>(pass_for(kSecond));
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].refusal, "");
-  EXPECT_EQ(groups_.report().size(), MpsGroups::kGroupsMost);
+  EXPECT_EQ(groups_.report().size(), MpsGroups::kUsersMost);
   const int starts = starts_;
   ask(101, 1);
   EXPECT_EQ(starts_, starts + 1) << "its own place went to nobody";
@@ -139,6 +232,20 @@ TEST_F(MpsGroupsTest, WhoJoinsAgainAndAgainIsNotLookedAtEachTime) {
   }
   EXPECT_LE(looks_ - before, 60) << "each starts two processes";
   EXPECT_GE(looks_ - before, 10);
+}
+
+// More groups are no more looks.
+TEST_F(MpsGroupsTest, LooksAtTheDaemonsOfOneUserAreBoundedTogether) {
+  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kUser, "job" + std::to_string(i));
+  pass_for(60 * kSecond);
+  const int before = looks_;
+  MpsGroups::Actions actions;
+  for (int i = 0; i < 1000; ++i) {
+    perform(groups_.joined(kUser, now_), actions);
+    pass_for(5 * kSecond / 1000);
+  }
+  EXPECT_LE(looks_ - before, 70);
+  EXPECT_GE(looks_ - before, static_cast<int>(MpsGroups::kNamedMost));
 }
 
 TEST_F(MpsGroupsTest, ADaemonThatEndsIsStartedAgainMoreAndMoreRarely) {
@@ -269,13 +376,13 @@ TEST_F(MpsGroupsTest, OneThatDoesNotQuitIsKilledAndWhoAsksMeanwhileGetsANewOne) 
 }
 
 TEST_F(MpsGroupsTest, AnAdoptedOneServesOnAndAnUnwantedOneOnlyWhileItIsUsed) {
-  groups_.adopted(kUser, kDaemon, true, now_);
+  groups_.adopted({kUser, ""}, kDaemon, true, now_);
   programs_ = {501};
   pass_for(kSecond);
   EXPECT_EQ(report().state, "serving");
   EXPECT_EQ(report().programs, 1u);
   EXPECT_EQ(starts_, 0);
-  groups_.adopted(1001, kDaemon, false, now_);
+  groups_.adopted({1001, ""}, kDaemon, false, now_);
   programs_.clear();
   EXPECT_TRUE(has<MpsGroups::Quit>(pass_for(kSecond))) << "the setting is off now";
 }

@@ -6,9 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 
@@ -23,7 +21,6 @@ constexpr std::chrono::milliseconds kAskPatience{2'000};
 constexpr std::chrono::milliseconds kAskPatienceAtEnd{1'000};
 constexpr int kQuitPatienceMs = 2'000;           // at the end
 constexpr std::chrono::seconds kEndPatience{5};  // for all daemons, which their users may have stopped
-constexpr std::string_view kNoteSuffix = ".daemon";
 
 protocol::MpsGroup message_of(protocol::MpsState state, const std::string& directory, const std::string& reason) {
   protocol::MpsGroup message{};
@@ -60,13 +57,7 @@ MpsService::MpsService(EventLoop& loop, Options options, Callbacks callbacks)
 }
 
 MpsService::~MpsService() {
-  {
-    const Lock lock(mutex_);
-    ends_ = true;
-    jobs_.clear();
-  }
-  wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  jobs_.end();
   try {
     end_unused();
   } catch (const std::exception& problem) {
@@ -75,45 +66,42 @@ MpsService::~MpsService() {
 }
 
 void MpsService::adopt_all() {
-  const std::string base = MpsFolders::of(options_.runtime_dir, 0).base;
+  const std::string base = MpsFolders::of(options_.runtime_dir, {}).base;
   DIR* folder = opendir(base.c_str());
   if (folder == nullptr) return;
   while (const dirent* entry = readdir(folder)) {
-    const std::string_view name = entry->d_name;
-    if (!name.ends_with(kNoteSuffix)) continue;
-    uid_t user = 0;
-    const char* end = name.data() + name.size() - kNoteSuffix.size();
-    const auto [at, problem] = std::from_chars(name.data(), end, user);
-    if (problem == std::errc() && at == end && groups_.with_daemon().size() < MpsGroups::kGroupsMost) adopt(user);
+    if (const auto group = group_of_note(entry->d_name); group && groups_.has_room_for(*group)) adopt(*group);
   }
   closedir(folder);
   rearm();
 }
 
-void MpsService::adopt(uid_t user) {
-  MpsFolders folders = MpsFolders::of(options_.runtime_dir, user);
-  const MpsNote note = read_mps_note(folders, user);
+void MpsService::adopt(const TrustGroup& group) {
+  MpsFolders folders = MpsFolders::of(options_.runtime_dir, group);
+  const MpsNote note = read_mps_note(folders, group.user);
   FileDescriptor pidfd = note.pid > 0 ? open_process(note.pid) : FileDescriptor();
   // Its number may be another's by now.
   if (!pidfd || program_.empty() || start_time_if_alive(note.pid) != note.start_time) {
     unlink(folders.note.c_str());
+    if (!group.name.empty()) unlink(folders.output.c_str());
     return;
   }
-  spdlog::info("MPS of user {}: its daemon (pid {}) of an earlier scheduler goes on", user, note.pid);
-  Daemon& daemon = daemons_[user];
+  spdlog::info("MPS of {}: its daemon (pid {}) of an earlier scheduler goes on", group.text(), note.pid);
+  Daemon& daemon = daemons_[group];
   daemon.user = note.user;
   daemon.folders = std::move(folders);
   daemon.pid = note.pid;
   daemon.pidfd = std::move(pidfd);
-  watch(daemon);
-  groups_.adopted(user, note.pid, options_.on, monotonic_ns());
+  watch(group, daemon);
+  groups_.adopted(group, note.pid, options_.on, monotonic_ns());
 }
 
-void MpsService::watch(Daemon& daemon) {
-  daemon.watch = Watch(loop_, daemon.pidfd.get(), [this, user = daemon.user.uid] { daemon_ended(user); });
+void MpsService::watch(const TrustGroup& group, Daemon& daemon) {
+  daemon.watch = Watch(loop_, daemon.pidfd.get(), [this, group] { daemon_ended(TrustGroup(group)); });
 }
 
-void MpsService::ask(MpsGroups::Asker asker, pid_t pid, uid_t user) {
+void MpsService::ask(MpsGroups::Asker asker, pid_t pid, const TrustGroup& group) {
+  const uid_t user = group.user;
   const auto refuse = [&](const std::string& why) { callbacks_.answer(asker, message_of(protocol::MpsState::kCannot, "", why)); };
   if (!options_.on) return callbacks_.answer(asker, message_of(protocol::MpsState::kOff, "", ""));
   if (program_.empty()) return refuse(no_program_);
@@ -125,12 +113,15 @@ void MpsService::ask(MpsGroups::Asker asker, pid_t pid, uid_t user) {
   if (user != geteuid() && geteuid() != 0) {
     return refuse("this scheduler runs as user " + std::to_string(geteuid()) + " and can start no daemon for user " + std::to_string(user));
   }
-  Daemon& daemon = daemons_[user];
-  if (daemon.pid == 0) {
-    daemon.user = std::move(*asks_as);
-    daemon.folders = MpsFolders::of(options_.runtime_dir, user);
+  const MpsGroups::Actions actions = groups_.asked(group, asker, monotonic_ns());
+  if (groups_.knows(group)) {
+    Daemon& daemon = daemons_[group];
+    if (daemon.pid == 0) {
+      daemon.user = std::move(*asks_as);
+      daemon.folders = MpsFolders::of(options_.runtime_dir, group);
+    }
   }
-  perform(groups_.asked(user, asker, monotonic_ns()));
+  perform(actions);
 }
 
 void MpsService::joined(uid_t user) { perform(groups_.joined(user, monotonic_ns())); }
@@ -138,17 +129,18 @@ void MpsService::joined(uid_t user) { perform(groups_.joined(user, monotonic_ns(
 void MpsService::perform(const MpsGroups::Actions& actions) {
   struct Performer {
     MpsService& service;
-    void operator()(const MpsGroups::Start& action) const { service.start(action.user); }
-    void operator()(const MpsGroups::Look& action) const { service.look(action.user); }
-    void operator()(const MpsGroups::Quit& action) const { service.quit(action.user); }
-    void operator()(const MpsGroups::Kill& action) const { service.kill_daemon(action.user); }
+    void operator()(const MpsGroups::Start& action) const { service.start(action.group); }
+    void operator()(const MpsGroups::Look& action) const { service.look(action.group); }
+    void operator()(const MpsGroups::Quit& action) const { service.quit(action.group); }
+    void operator()(const MpsGroups::Kill& action) const { service.kill_daemon(action.group); }
     void operator()(const MpsGroups::Answer& action) const {
       const bool serves = action.refusal.empty();
       service.callbacks_.answer(action.asker,
                                 message_of(serves ? protocol::MpsState::kServes : protocol::MpsState::kCannot,
-                                           serves ? MpsFolders::of(service.options_.runtime_dir, action.user).pipes : "", action.refusal));
+                                           serves ? MpsFolders::of(service.options_.runtime_dir, action.group).pipes : "", action.refusal));
     }
-    void operator()(const MpsGroups::Attached& action) const { service.callbacks_.attached(action.user, action.programs); }
+    void operator()(const MpsGroups::Attached& action) const { service.callbacks_.attached(action); }
+    void operator()(const MpsGroups::Forget& action) const { service.forget(action.group); }
     void operator()(const MpsGroups::Note& action) const {
       if (action.warning) {
         spdlog::warn("{}", action.text);
@@ -161,56 +153,57 @@ void MpsService::perform(const MpsGroups::Actions& actions) {
   rearm();
 }
 
-void MpsService::start(uid_t user) {
-  const Daemon& daemon = daemons_.at(user);
-  later([this, who = daemon.user, folders = daemon.folders, program = program_] {
+void MpsService::start(const TrustGroup& group) {
+  const Daemon& daemon = daemons_.at(group);
+  jobs_.later(group.user, [this, group, who = daemon.user, folders = daemon.folders, program = program_] {
     auto started = std::make_shared<Result<MpsDaemon>>(start_mps_daemon(program, who, folders));
     if (*started) {
       const MpsNote note{(*started)->pid, start_time_of((*started)->pid), who};
       if (auto ok = write_mps_note(folders, note); !ok) spdlog::warn("{}; the next scheduler will not know it", ok.error().text);
     }
-    loop_.post([this, user = who.uid, started] {
-      if (!*started) return perform(groups_.not_started(user, started->error().text, monotonic_ns()));
-      Daemon& runs = daemons_.at(user);
+    loop_.post([this, group, started] {
+      if (!*started) return perform(groups_.not_started(group, started->error().text, monotonic_ns()));
+      Daemon& runs = daemons_.at(group);
       runs.pid = (*started)->pid;
       runs.is_child = true;
       runs.pidfd = std::move((*started)->pidfd);
-      watch(runs);
-      perform(groups_.started(user, runs.pid, monotonic_ns()));
+      watch(group, runs);
+      perform(groups_.started(group, runs.pid, monotonic_ns()));
     });
   });
 }
 
-void MpsService::look(uid_t user) {
-  const Daemon& daemon = daemons_.at(user);
-  later([this, who = daemon.user, folders = daemon.folders, program = program_, pid = daemon.pid] {
+void MpsService::look(const TrustGroup& group) {
+  const Daemon& daemon = daemons_.at(group);
+  jobs_.later(group.user, [this, group, who = daemon.user, folders = daemon.folders, program = program_, pid = daemon.pid] {
     Result<MpsUsers> users = list_mps_users(program, who, folders, kAskPatience);
     MpsGroups::Looked seen;
     seen.answered = static_cast<bool>(users);
     if (users) seen.servers = std::move(users->servers);
     if (users) seen.programs = std::move(users->programs);
-    loop_.post([this, user = who.uid, pid, seen = std::move(seen)] {
-      if (daemons_.at(user).pid == pid) perform(groups_.looked(user, seen, monotonic_ns()));
+    loop_.post([this, group, pid, seen = std::move(seen)] {
+      const auto at = daemons_.find(group);
+      if (at != daemons_.end() && at->second.pid == pid) perform(groups_.looked(group, seen, monotonic_ns()));
     });
   });
 }
 
-void MpsService::quit(uid_t user) {
-  const Daemon& daemon = daemons_.at(user);
-  spdlog::info("MPS of user {}: nobody uses it: its daemon (pid {}) is asked to end", user, daemon.pid);
-  later([who = daemon.user, folders = daemon.folders, program = program_] {
+void MpsService::quit(const TrustGroup& group) {
+  const Daemon& daemon = daemons_.at(group);
+  spdlog::info("MPS of {}: nobody uses it: its daemon (pid {}) is asked to end", group.text(), daemon.pid);
+  jobs_.later(group.user, [who = daemon.user, folders = daemon.folders, program = program_] {
     // What comes of it is seen by the daemon's end.
     static_cast<void>(ask_mps_control(program, who, folders, "quit\n", kAskPatience));
   });
 }
 
-void MpsService::kill_daemon(uid_t user) {
-  const Daemon& daemon = daemons_.at(user);
+void MpsService::kill_daemon(const TrustGroup& group) {
+  const Daemon& daemon = daemons_.at(group);
   if (daemon.pid > 0) kill(-daemon.pid, SIGKILL);  // its session: the servers too
 }
 
-void MpsService::daemon_ended(uid_t user) {
-  Daemon& daemon = daemons_.at(user);
+void MpsService::daemon_ended(const TrustGroup& group) {
+  Daemon& daemon = daemons_.at(group);
   if (daemon.pid == 0 || !has_ended(daemon.pidfd)) return;
   std::string how = "has ended";
   int status = 0;
@@ -225,7 +218,18 @@ void MpsService::daemon_ended(uid_t user) {
   daemon.pidfd.reset();
   daemon.pid = 0;
   daemon.is_child = false;
-  perform(groups_.ended(user, how, monotonic_ns()));
+  perform(groups_.ended(group, how, monotonic_ns()));
+}
+
+// Its user's next job: one that asks for it again meanwhile has a daemon after that.
+void MpsService::forget(const TrustGroup& group) {
+  const auto at = daemons_.find(group);
+  if (at == daemons_.end()) return;
+  if (!group.name.empty()) {
+    jobs_.later(group.user, [who = at->second.user, folders = at->second.folders] { remove_mps_folders(who, folders); });
+    unlink(at->second.folders.output.c_str());
+  }
+  daemons_.erase(at);
 }
 
 void MpsService::rearm() {
@@ -236,59 +240,38 @@ void MpsService::rearm() {
   }
 }
 
-void MpsService::later(std::function<void()> job) {
-  {
-    const Lock lock(mutex_);
-    jobs_.push_back(std::move(job));
-  }
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-  wake_.notify_all();
-}
-
-void MpsService::work() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the loop's
-  Lock lock(mutex_);
-  while (true) {
-    wake_.wait(mutex_, [this]() REQUIRES(mutex_) { return ends_ || !jobs_.empty(); });
-    if (ends_) return;
-    const std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    lock.unlock();
-    try {
-      job();
-    } catch (const std::exception& problem) {
-      spdlog::warn("MPS: {}", problem.what());
-    }
-    lock.lock();
-  }
-}
-
 void MpsService::end_unused() {
   const auto until = std::chrono::steady_clock::now() + kEndPatience;
-  for (auto& [user, daemon] : daemons_) {
+  for (auto& [group, daemon] : daemons_) {
     if (std::chrono::steady_clock::now() >= until) {
-      spdlog::warn("MPS daemons take long to answer: those of the users from {} on stay; the next scheduler takes them over", user);
+      spdlog::warn("MPS daemons take long to answer: those from {} on stay; the next scheduler takes them over", group.text());
       return;
     }
-    if (daemon.pid == 0) {  // started a moment ago, perhaps
-      const MpsNote note = read_mps_note(daemon.folders, user);
-      daemon.pidfd = note.pid > 0 ? open_process(note.pid) : FileDescriptor();
-      if (!daemon.pidfd || start_time_if_alive(note.pid) != note.start_time) continue;
-      daemon.pid = note.pid;
-    }
-    const Result<MpsUsers> users = list_mps_users(program_, daemon.user, daemon.folders, kAskPatienceAtEnd);
-    if (users && !users->programs.empty()) {
-      spdlog::info("MPS of user {}: its daemon (pid {}) stays, {} programs use it; the next scheduler takes it over", user, daemon.pid,
-                   users->programs.size());
-      continue;
-    }
-    static_cast<void>(ask_mps_control(program_, daemon.user, daemon.folders, "quit\n", kAskPatienceAtEnd));
-    if (!ends_within(daemon.pidfd, kQuitPatienceMs)) kill(-daemon.pid, SIGKILL);
-    waitpid(daemon.pid, nullptr, WNOHANG);
-    unlink(daemon.folders.note.c_str());
+    if (!end_unless_used(group, daemon) || group.name.empty()) continue;
+    remove_mps_folders(daemon.user, daemon.folders);
+    unlink(daemon.folders.output.c_str());
   }
+}
+
+// Whether none runs any more.
+bool MpsService::end_unless_used(const TrustGroup& group, Daemon& daemon) {
+  if (daemon.pid == 0) {  // started a moment ago, perhaps
+    const MpsNote note = read_mps_note(daemon.folders, group.user);
+    daemon.pidfd = note.pid > 0 ? open_process(note.pid) : FileDescriptor();
+    if (!daemon.pidfd || start_time_if_alive(note.pid) != note.start_time) return true;
+    daemon.pid = note.pid;
+  }
+  const Result<MpsUsers> users = list_mps_users(program_, daemon.user, daemon.folders, kAskPatienceAtEnd);
+  if (users && !users->programs.empty()) {
+    spdlog::info("MPS of {}: its daemon (pid {}) stays, {} programs use it; the next scheduler takes it over", group.text(), daemon.pid,
+                 users->programs.size());
+    return false;
+  }
+  static_cast<void>(ask_mps_control(program_, daemon.user, daemon.folders, "quit\n", kAskPatienceAtEnd));
+  if (!ends_within(daemon.pidfd, kQuitPatienceMs)) kill(-daemon.pid, SIGKILL);
+  waitpid(daemon.pid, nullptr, WNOHANG);
+  unlink(daemon.folders.note.c_str());
+  return true;
 }
 
 }  // namespace nvshare::scheduler

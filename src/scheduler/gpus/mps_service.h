@@ -1,23 +1,22 @@
-// The scheduler's MPS daemons: starts, watches, restarts and ends one for each user whose programs ask for it. What is decided stands in
-// mps_groups.h, what is done in mps_control.h: this puts both together. A thread of its own runs and asks processes; all else belongs to
-// the loop's thread.
+// The scheduler's MPS daemons: starts, watches, restarts and ends one for each trust group whose programs ask for it. What is decided
+// stands in mps_groups.h, what is done in mps_control.h: this puts both together. Threads of user_jobs.h run and ask processes; all else
+// belongs to the loop's thread.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
+#include <string_view>
 #include <vector>
 
 #include "base/fd.h"
-#include "base/mutex.h"
 #include "loop/event_loop.h"
 #include "protocol/messages.h"
 #include "scheduler/gpus/mps_control.h"
 #include "scheduler/gpus/mps_groups.h"
+#include "scheduler/gpus/user_jobs.h"
 
 namespace nvshare::scheduler {
 
@@ -30,7 +29,7 @@ class MpsService {
   };
   struct Callbacks {
     std::function<void(MpsGroups::Asker asker, const protocol::MpsGroup& answer)> answer;
-    std::function<void(uid_t user, const std::set<pid_t>& programs)> attached;  // all of the user's that are
+    std::function<void(const MpsGroups::Attached& seen)> attached;
   };
 
   // Takes over what an earlier scheduler left behind.
@@ -40,8 +39,9 @@ class MpsService {
   MpsService(const MpsService&) = delete;
   MpsService& operator=(const MpsService&) = delete;
 
-  // A process of that user asks; the answer may come at once. Refused for processes in containers: the daemon's folder is not theirs.
-  void ask(MpsGroups::Asker asker, pid_t pid, uid_t user);
+  // A process asks, for a group of its user's; the answer may come at once. Refused for processes in containers: the daemon's folder is not
+  // theirs.
+  void ask(MpsGroups::Asker asker, pid_t pid, const TrustGroup& group);
   void joined(uid_t user);  // a program of that user has become a client
   std::vector<protocol::admin::MpsReport> report() const { return groups_.report(); }
 
@@ -56,18 +56,18 @@ class MpsService {
   };
 
   void adopt_all();
-  void adopt(uid_t user);
-  void watch(Daemon& daemon);
+  void adopt(const TrustGroup& group);
+  void watch(const TrustGroup& group, Daemon& daemon);
   void perform(const MpsGroups::Actions& actions);
-  void start(uid_t user);
-  void look(uid_t user);
-  void quit(uid_t user);
-  void kill_daemon(uid_t user);
-  void daemon_ended(uid_t user);
+  void start(const TrustGroup& group);
+  void look(const TrustGroup& group);
+  void quit(const TrustGroup& group);
+  void kill_daemon(const TrustGroup& group);
+  void daemon_ended(const TrustGroup& group);
+  void forget(const TrustGroup& group);
   void rearm();
-  void work();
-  void later(std::function<void()> job);  // on the thread
   void end_unused();
+  bool end_unless_used(const TrustGroup& group, Daemon& daemon);
 
   EventLoop& loop_;
   const Options options_;
@@ -75,14 +75,9 @@ class MpsService {
   std::string program_;  // empty: there is none
   std::string no_program_;
   MpsGroups groups_;
-  std::map<uid_t, Daemon> daemons_;
+  std::map<TrustGroup, Daemon> daemons_;
   Timer timer_;
-
-  Mutex mutex_;
-  Condition wake_;
-  std::deque<std::function<void()>> jobs_ GUARDED_BY(mutex_);
-  bool ends_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // from the first job on
+  UserJobs jobs_{MpsGroups::kUsersMost};
 };
 
 }  // namespace nvshare::scheduler

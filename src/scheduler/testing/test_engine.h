@@ -151,7 +151,7 @@ class EngineTest : public testing::Test {
   std::optional<std::set<pid_t>> alive_;  // of the numbers that tests make up; none: as the kernel says
   int looks_at_processes_ = 0;
   std::function<void()> list_gpus_;
-  std::function<void(ConnectionId, const Peer&)> ask_mps_;
+  std::function<void(ConnectionId, const Peer&, const std::string&)> ask_mps_;
   Tenants::LookAtCgroups look_at_cgroups_;
   std::optional<Engine> engine_;
 };

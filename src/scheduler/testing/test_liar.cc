@@ -62,6 +62,12 @@ uint64_t TestLiar::word() {
 }
 
 Packet TestLiar::registration(uint8_t gpu, uint64_t former_id) {
+  if (one_in(24)) {
+    protocol::AskMps asks{word(), {}};
+    for (size_t i = 0, length = below(sizeof asks.group); i < length; ++i)
+      asks.group[i] = static_cast<char>(one_in(20) ? word() : 'a' + below(26));
+    return protocol::encode(asks);
+  }
   if (one_in(12)) return protocol::encode(protocol::AskOwn{static_cast<uint8_t>(below(3)), {}, below(20)});
   auto message = test_registration(one_in(2) ? below(20) << 30 : word(), gpu);
   if (one_in(2)) {

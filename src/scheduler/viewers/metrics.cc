@@ -152,6 +152,15 @@ void tell_node(Families& out, const StatusReport& report, const ProcessFigures& 
   out.gauge("nvshare_tenants", "Tenants that the scheduler knows.", {}, number(static_cast<uint64_t>(report.tenants.size())));
 }
 
+void tell_mps(Families& out, const protocol::admin::MpsReport& mps) {
+  const Labels labels = {{"user", std::to_string(mps.user)}, {"group", label_text(mps.group)}};
+  out.gauge("nvshare_mps_processes", "Processes attached to the MPS daemon of a user's trust group (group \"\": those that name none).",
+            labels, number(mps.programs));
+  out.gauge("nvshare_mps_serving", "1 while that daemon serves.", labels, mps.state == "serving" ? 1 : 0);
+  out.counter("nvshare_mps_ends_total", "Times that it ended while it served, and its processes' CUDA calls failed.", labels,
+              number(mps.restarts));
+}
+
 void tell_gpu(Families& out, const StatusReport& report, const GpuReport& gpu) {
   const Labels labels = {{"gpu", label_text(gpu.uuid)}};
   out.gauge("nvshare_gpu_info", "The GPU's name and how tenants share it now; always 1.",
@@ -256,6 +265,7 @@ std::vector<MetricFamily> MetricsOfReport::families(const StatusReport& full_rep
   StatusReport report = full_report;
   Families out;
   tell_node(out, report, process);
+  for (const protocol::admin::MpsReport& mps : report.mps) tell_mps(out, mps);
   if (report.gpus.size() > kGpusMax) report.gpus.resize(kGpusMax);
   for (const GpuReport& gpu : report.gpus) tell_gpu(out, report, gpu);
 

@@ -54,6 +54,17 @@ std::string labels(const char* name, uint64_t id) {
   return std::string("gpu=GPU-1;tenant=") + name + ";tenant_id=" + std::to_string(id) + ";";
 }
 
+TEST(Metrics, EachTrustGroupsDaemonHasItsSeries) {
+  StatusReport report = report_of({1}, 1);
+  report.mps.push_back({1000, "", "serving", 7, 2, 0, ""});
+  report.mps.push_back({1000, "team", "down", 0, 0, 3, "it has ended"});
+  const auto series = series_of(MetricsOfReport(10).families(report, {}));
+  EXPECT_EQ(series.at({"nvshare_mps_processes", "user=1000;group=;"}), 2);
+  EXPECT_EQ(series.at({"nvshare_mps_serving", "user=1000;group=;"}), 1);
+  EXPECT_EQ(series.at({"nvshare_mps_serving", "user=1000;group=team;"}), 0);
+  EXPECT_EQ(series.at({"nvshare_mps_ends_total", "user=1000;group=team;"}), 3);
+}
+
 TEST(Metrics, LabelsAreShortUtf8WithoutControlCharacters) {
   EXPECT_EQ(label_text("train \"a\\b\""), "train \"a\\b\"");  // escaped by the serializer
   EXPECT_EQ(label_text("a\nb\x7f"), "a?b?");
