@@ -1,6 +1,6 @@
-# What packages hold: `cmake --install` and CPack (tools/make-packages.sh). One list of files for both kinds: .deb of this distribution's own
-# libraries from the preset `release`, .rpm for others from the preset `dist`, whose programs need libc alone. The relocatable tarball is
-# tools/make-dist.sh's. Nothing here is for sanitizer builds.
+# What packages hold: `cmake --install` and CPack (tools/make-packages.sh). One list of files for all kinds: .deb of this distribution's own
+# libraries from the preset `release`, .deb and .rpm for other distributions from the preset `dist`, whose programs need libc alone. The
+# relocatable tarball is tools/make-dist.sh's. Nothing here is for sanitizer builds.
 if(NVSHARE_SANITIZER OR NOT NVSHARE_BUILD_DEMO)
   return()
 endif()
@@ -72,6 +72,10 @@ endif()
 set(CPACK_DEBIAN_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_NVSHARE_PACKAGE_NAME nvshare)
+if(NVSHARE_PORTABLE AND NOT CMAKE_CROSSCOMPILING)  # the same package, of another name as a file: both may lie in one folder
+  execute_process(COMMAND dpkg --print-architecture OUTPUT_VARIABLE architecture OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  set(CPACK_DEBIAN_NVSHARE_FILE_NAME nvshare-portable_${PROJECT_VERSION}_${architecture}.deb)
+endif()
 set(CPACK_COMPONENT_NVSHARE_DESCRIPTION "Shares NVIDIA GPUs between unmodified CUDA programs
  Programs that fit together run together; those that do not take turns, with
  their GPU memory swapped to host memory. Library, scheduler and nvsharectl.")

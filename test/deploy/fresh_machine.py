@@ -1,5 +1,5 @@
-"""A machine that never saw nvshare: a minimal Debian of this release in a root folder of its own, with its own systemd as process 1, in namespaces of its
-own (processes, mounts, control groups, network: no registry can be reached from it). What is written there is gone when it ends.
+"""A machine that never saw nvshare: a minimal Debian or Ubuntu in a root folder of its own, with its own systemd as process 1, in namespaces of its own
+(processes, mounts, control groups, network: no registry can be reached from it). What is written there is gone when it ends.
 
 The folder is made by debootstrap once, with the packages that the package under test depends on, and kept under ~/.cache/nvshare."""
 import contextlib
@@ -10,10 +10,17 @@ import pathlib
 import platform
 import shutil
 import subprocess
+import tempfile
 import time
 import urllib.request
 
-MIRROR = "http://deb.debian.org/debian"
+DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
+# What Ubuntu's releases are signed with is in no package of Debian 12.
+UBUNTU_KEYS = (f"{UBUNTU}/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb",
+               "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8", "usr/share/keyrings/ubuntu-archive-keyring.gpg")
+# Suites besides that of this machine.
+SUITES = {"bookworm": DEBIAN, "trixie": DEBIAN, "jammy": UBUNTU, "noble": UBUNTU}
+SCRIPTS = {DEBIAN: "sid", UBUNTU: "gutsy"}  # of debootstrap, for suites that are newer than it
 TOOLS = {"debootstrap": "debootstrap", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
 # What process 1 must not have: the clock and the kernel are the host's.
 WITHOUT = "-sys_time,-sys_module,-sys_rawio,-syslog"
@@ -55,7 +62,10 @@ class NotHad(Exception):
 
 
 def called(*words, seconds=600, **options):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False, **options)
+    try:
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False, **options)
+    except subprocess.TimeoutExpired:
+        return -1, f"{words[0]} did not end within {seconds} s"
     return done.returncode, done.stdout + done.stderr
 
 
@@ -66,21 +76,38 @@ def cache():
 def release():
     told = platform.freedesktop_os_release()
     if told.get("ID") != "debian":
-        raise NotHad(f"the package is for {told.get('PRETTY_NAME', 'this system')}, and the test makes machines of Debian alone")
+        raise NotHad(f"the package is for {told.get('PRETTY_NAME', 'this system')}, and the test makes machines of Debian alone, if it is told no suite")
     return told["VERSION_CODENAME"]
 
 
-def make(suite, package, place):
+def keyring(mirror, folder):
+    """Arguments of debootstrap."""
+    if mirror == DEBIAN:
+        return []
+    address, digest, inside = UBUNTU_KEYS
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        content = answer.read()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise NotHad(f"{address} is not what it was")
+    (folder / "keys.deb").write_bytes(content)
+    subprocess.run(["dpkg-deb", "--extract", folder / "keys.deb", folder / "keys"], check=True)
+    return [f"--keyring={folder / 'keys' / inside}"]
+
+
+def make(suite, mirror, package, place):
     """A root folder at `place`, with what `package` depends on downloaded."""
     try:
-        with urllib.request.urlopen(f"{MIRROR}/dists/{suite}/InRelease", timeout=10):
+        with urllib.request.urlopen(f"{mirror}/dists/{suite}/InRelease", timeout=10):
             pass
     except OSError as problem:
-        raise NotHad(f"{MIRROR} cannot be reached ({problem}), and there is no root folder of an earlier run") from problem
+        raise NotHad(f"{mirror} cannot be reached ({problem}), and there is no root folder of an earlier run") from problem
     part = place.with_name(f"{place.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        code, text = called("debootstrap", "--variant=minbase", "--include=systemd", suite, part, MIRROR)
+        with tempfile.TemporaryDirectory(prefix="nvshare-keys-") as folder:
+            script = f"/usr/share/debootstrap/scripts/{SCRIPTS[mirror]}"
+            code, text = called("debootstrap", "--variant=minbase", "--include=systemd,systemd-sysv", *keyring(mirror, pathlib.Path(folder)), suite, part, mirror,
+                                script)
         if code != 0:
             raise NotHad(f"debootstrap failed: {text[-500:]}")
         shutil.copy("/etc/resolv.conf", part / "etc/resolv.conf")
@@ -89,7 +116,7 @@ def make(suite, package, place):
         if code != 0:
             raise NotHad(f"what the package depends on cannot be downloaded: {text[-500:]}")
         (part / "root/package.deb").unlink()
-        for old in place.parent.glob("debian-*"):
+        for old in place.parent.glob(f"*-{suite}-*"):
             if old != part:
                 shutil.rmtree(old)
         part.rename(place)
@@ -98,22 +125,23 @@ def make(suite, package, place):
 
 
 @contextlib.contextmanager
-def root_folder(package):
-    """The root folder, while nobody makes another in its place."""
+def root_folder(package, suite=None):
+    """The root folder of that suite (None: of this machine's), while nobody makes another in its place."""
     if os.geteuid() != 0:
         raise NotHad("it takes root to make a root folder and namespaces")
     for tool, debian in TOOLS.items():
         if not shutil.which(tool):
             raise NotHad(f"there is no {tool} (Debian: {debian}; tools/install-dependencies.sh machine)")
-    suite = release()
+    suite = suite or release()
+    mirror = SUITES.get(suite, DEBIAN)
     depends = subprocess.run(["dpkg-deb", "--field", package, "Architecture", "Depends"], capture_output=True, text=True, check=True).stdout
-    place = cache() / f"debian-{suite}-{hashlib.sha256((MIRROR + depends).encode()).hexdigest()[:12]}"
+    place = cache() / f"{'ubuntu' if mirror == UBUNTU else 'debian'}-{suite}-{hashlib.sha256((mirror + depends).encode()).hexdigest()[:12]}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(place.parent / "lock", "w", encoding="ascii") as lock:
         if not place.is_dir():
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not place.is_dir():
-                make(suite, package, place)
+                make(suite, mirror, package, place)
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield place
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The tarball of ./dev dist, unpacked in a folder of its own: what is in it, what its programs need, and that they run from there. With a real
-Slurm where one can start. Run by ./dev test-dist, for what ctest cannot see: the tarball is a build of its own.
+Slurm where one can start. And the Debian package of the same build, on an Ubuntu. Run by ./dev test-dist, for what ctest cannot see: both are
+of a build of its own.
 
-  tarball_test.py TARBALL      ends with "N passed, N failed"
+  tarball_test.py TARBALL PACKAGE      ends with "N passed, N failed"
 """
 import json
 import os
@@ -16,9 +17,9 @@ import tempfile
 import unittest
 
 TREE = pathlib.Path(__file__).resolve().parent.parent.parent
-SLURM_CANNOT_START = 77
+SLURM_CANNOT_START = NO_SUCH_MACHINE = 77
 OF_LIBC = re.compile(r"^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.so\.\d+$")
-TARBALL = None
+TARBALL = PACKAGE = None
 
 
 def run(*words, **options):
@@ -104,11 +105,18 @@ class Tarball(unittest.TestCase):
             self.skipTest(done.stdout.strip())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_the_package_on_a_fresh_ubuntu(self):
+        command = [sys.executable, str(TREE / "test/deploy/fresh_machine_test.py"), "--package", PACKAGE, "--suite", "noble"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode == NO_SUCH_MACHINE:
+            self.skipTest(done.stdout.strip())
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or not pathlib.Path(sys.argv[1]).is_file():
-        sys.exit("usage: tarball_test.py TARBALL   (./dev test-dist makes one)")
-    TARBALL = sys.argv[1]
+    if len(sys.argv) != 3 or not all(pathlib.Path(file).is_file() for file in sys.argv[1:]):
+        sys.exit("usage: tarball_test.py TARBALL PACKAGE   (./dev test-dist makes them)")
+    TARBALL, PACKAGE = sys.argv[1:]
     result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Tarball))
     bad = len(result.failures) + len(result.errors)
     print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed")

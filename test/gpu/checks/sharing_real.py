@@ -6,6 +6,7 @@ list. The driver alone and `auto`, which are compared, have as many windows as r
 have the first round only, unless --mixes names mixes: then all ways have twice as many rounds of those. About seven minutes on a GPU, of
 which one is the programs' start; six for one mix.
 """
+import statistics
 import time
 
 from checks.quota import SECOND
@@ -81,6 +82,13 @@ def summary(kinds, answers, solo):
             **({"p50_ms": at(0.5), "p95_ms": at(0.95), "p99_ms": at(0.99)} if took else {})}
 
 
+def beside_native(windows, native):
+    """Of the same request, how much longer it took: the arrivals are the same, so that a queue before one tells less than in percentiles."""
+    longer = [ms - of_native for answers, others in zip(windows, native) for answer, other in zip(answers, others)
+              for ms, of_native in zip(answer["took_ms"], other["took_ms"])]
+    return {"longer_ms": {"mean": round(statistics.mean(longer), 2), "median": round(statistics.median(longer), 2)}} if longer else {}
+
+
 def measure(config, ways):
     """mix -> way -> what summary() says; `ways`: name -> Loads, of which one is `native`."""
     seconds = 2 if config.small else 8
@@ -101,6 +109,7 @@ def measure(config, ways):
                 windows[name].append(way.work(kinds, seconds, number))
         found[mix] = {name: summary(kinds, [joined(answers) for answers in zip(*each)], solo) for name, each in windows.items()}
         for name, each in windows.items():
+            found[mix][name].update(beside_native(each, windows["native"]))
             found[mix][name]["sum of trainers in each window"] = [round(sum(rates_of(kinds, answers, solo)), 3) for answers in each]
         print(f"      {mix:20} " + "  ".join(f"{name} {one['trainers']} {one.get('p50_ms', '')} {one.get('p99_ms', '')}" for name, one in found[mix].items()))
     return found
