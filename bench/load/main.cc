@@ -2,12 +2,13 @@
 //
 //   load [--clients 1000] [--processes 0] [--gpus 1] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0] [--patience 120]
 //        [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200] [--settle 1]
-//        [--runs 0] [--gang-turns on]
+//        [--runs 0] [--gang-turns on] [--status-in brief|full]
 //
 // --processes: that the clients are of, each on several GPUs; 0: as many as clients. --gang-turns: the scheduler's setting: whether such a
 // process has its turns on all its GPUs together.
 // --folder: an empty one for the scheduler's files, for others that look at it (bench/viewers.py), as --page, the address of its page.
-// --status: milliseconds between two questions for the status; 0: none. --settle: seconds between the requests and the mix.
+// --status: milliseconds between two questions for the status; 0: none. --status-in: as `nvsharectl status` asks, or as with --json.
+// --settle: seconds between the requests and the mix.
 // --runs: so many `nvsharectl run` ask whether their tenants wait for turns, as often as they may.
 //
 // Of 100 messages 70 change memory, 10 ask for the lock, 10 give it up, 5 end a program and begin another, 4 tell of memory moved in, and
@@ -31,10 +32,12 @@
 
 #include "load/scheduler.h"
 #include "load/workload.h"
+#include "protocol/admin.h"
 
 namespace {
 
 using namespace nvshare::bench;
+namespace admin = nvshare::protocol::admin;
 using Json = nlohmann::json;
 
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -49,6 +52,7 @@ struct Options {
   std::string folder;
   std::string page;
   int status_interval_ms = 200;
+  bool brief_status = true;
   double settle = 1;
   size_t runs = 0;
   std::string gang_turns = "on";
@@ -83,6 +87,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.page = value;
     } else if (flag == "--status") {
       options.status_interval_ms = std::atoi(value.c_str());
+    } else if (flag == "--status-in" && (value == "brief" || value == "full")) {
+      options.brief_status = value == "brief";
     } else if (flag == "--settle") {
       options.settle = std::atof(value.c_str());
     } else if (flag == "--gang-turns") {
@@ -106,13 +112,15 @@ double percentile(std::vector<double> values, double part) {
 // Asks for the status again and again, on a connection and a thread of its own.
 class StatusAsker {
  public:
-  StatusAsker(const Scheduler& scheduler, int interval_ms)
-      : thread_([this, path = scheduler.admin_socket(), interval_ms] {
+  StatusAsker(const Scheduler& scheduler, int interval_ms, bool brief)
+      : thread_([this, path = scheduler.admin_socket(), interval_ms, brief] {
           if (interval_ms == 0) return;
-          Admin admin(path);
+          std::string question = admin::encode(admin::StatusRequest{.brief = brief});
+          question.pop_back();  // its newline
+          Admin link(path);
           while (!ends_) {
             const int64_t begin = now_ns();
-            if (!admin.ask_and_forget(R"({"request":"status"})")) return;
+            if (!link.ask_and_forget(question)) return;
             took_ms_.push_back(static_cast<double>(now_ns() - begin) / 1e6);
             usleep(static_cast<useconds_t>(interval_ms) * 1000);
           }
@@ -241,7 +249,7 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
   const uint64_t paused = reads_paused(admin);
   const ProcessorTime before = scheduler.processor_time(), own_before = processor_time(getpid());
   const int64_t begin = now_ns();
-  StatusAsker status(scheduler, options.status_interval_ms);
+  StatusAsker status(scheduler, options.status_interval_ms, options.brief_status);
   TurnAskers turns(scheduler, options.runs);
   PriorityChanger priorities(scheduler);
   const auto end = begin + static_cast<int64_t>(options.seconds * 1e9);
@@ -277,6 +285,7 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
           {"grant_p99_ms", percentile(figures.grants_ms, 0.99)},
           {"grant_max_ms", percentile(figures.grants_ms, 1)},
           {"statuses", status_ms.size()},
+          {"status_in", options.brief_status ? "brief" : "full"},
           {"status_p50_ms", percentile(status_ms, 0.5)},
           {"status_p99_ms", percentile(status_ms, 0.99)},
           {"runs", options.runs},
@@ -367,7 +376,7 @@ int main(int argc, char** argv) {
         stderr,
         "usage: load [--clients 1000] [--gpus 1..64] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0]\n"
         "            [--patience 120] [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200] [--runs 0]\n"
-        "            [--processes 0] [--gang-turns on|off]\n");
+        "            [--processes 0] [--gang-turns on|off] [--status-in brief|full]\n");
     return 2;
   }
   raise_descriptor_limit(options.plan.clients);

@@ -12,9 +12,9 @@
 namespace nvshare::cli {
 namespace {
 
-// Whom it takes no admin requests from it tells of their own.
-Result<std::string> status_line(SchedulerLink& link) {
-  if (link.admin) return link.admin->ask(protocol::admin::StatusRequest{});
+// Whom it takes no admin requests from it tells of their own. `json`: as it is to be printed.
+Result<std::string> status_line(SchedulerLink& link, bool json) {
+  if (link.admin) return link.admin->ask(protocol::admin::StatusRequest{.brief = !json});
   auto own = ask_own_line(link.runtime_directory);
   if (own) return own;
   return error_format("%.200s; of your own programs: %.200s", link.admin_error.c_str(), own.error().text);
@@ -29,7 +29,7 @@ int status_command(bool json) {
   };
   auto link = find_scheduler();
   if (!link) return fail(link.error().text);
-  auto line = status_line(*link);
+  auto line = status_line(*link, json);
   if (!line) return fail(line.error().text);
   // Decoded for --json as well: a scheduler's refusal is no status.
   auto status = protocol::admin::decode_status(*line);

@@ -38,6 +38,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PodNotice, number, uid, reason, 
       host_memory_used, host_memory_bound, switch_time_mode, gpus, tenants, clients, bounds, bypasses, mps, own
 static void find_field(StatusReport& report, JsonFields& fields) { NVSHARE_FOUND_FIELDS(since, there, NVSHARE_STATUS_FIELDS) }
 static void each_field(const StatusReport& report, JsonText& text) {
+  static const StatusReport unsaid;
   NVSHARE_REPORT_FIELDS(NVSHARE_STATUS_FIELDS)
   if (report.since == 0) return;  // what is for viewers that wait is nobody else's
   NVSHARE_REPORT_FIELDS(since, there)
@@ -308,7 +309,9 @@ Result<Request> decode_status_request(const Json& json) {
   if (!within) return within.error();
   auto early = integer_field(json, "early_ms", 0, kStatusWaitMsMax);
   if (!early) return early.error();
-  return Request(StatusRequest{static_cast<uint64_t>(*changes), *within, *early});
+  auto brief = flag_field(json, "brief");
+  if (!brief) return brief.error();
+  return Request(StatusRequest{static_cast<uint64_t>(*changes), *within, *early, *brief});
 }
 
 Result<Request> decode_trace_request(const Json& json) {
@@ -385,8 +388,10 @@ void find_field(StatusReply& reply, JsonFields& fields) {
 
 struct Encoder {
   Json operator()(const StatusRequest& r) const {
-    if (r.within_ms == 0) return {{"request", "status"}};
-    return {{"request", "status"}, {"changes", r.changes}, {"within_ms", r.within_ms}, {"early_ms", r.early_ms}};
+    Json json{{"request", "status"}};
+    if (r.within_ms != 0) json.update({{"changes", r.changes}, {"within_ms", r.within_ms}, {"early_ms", r.early_ms}});
+    if (r.brief) json["brief"] = true;
+    return json;
   }
   Json operator()(const ShutdownRequest&) const { return {{"request", "shutdown"}}; }
   Json operator()(const TraceRequest& r) const { return {{"request", "trace"}, {"after", r.after}, {"last_ns", r.last_ns}}; }
@@ -473,12 +478,12 @@ bool is_pod_uid(std::string_view text) {
 
 std::string encode(const Request& request) { return line_of(std::visit(Encoder{}, request)); }
 
-std::string encode(const StatusReport& report) {
-  constexpr size_t kBytesOfOne = 1500;  // about, of a client or a tenant
+std::string encode(const StatusReport& report, bool brief) {
+  const size_t bytes_of_one = brief ? 700 : 1500;  // about, of a client or a tenant
   std::string line;
-  line.reserve((report.clients.size() + report.tenants.size() + report.gpus.size() + 2) * kBytesOfOne);
+  line.reserve((report.clients.size() + report.tenants.size() + report.gpus.size() + 2) * bytes_of_one);
   {
-    JsonText text(line);
+    JsonText text(line, brief);
     text.open();
     text.field("\"ok\":", true);
     each_field(report, text);

@@ -5,6 +5,7 @@
 //   {"request":"status","changes":17,"within_ms":1000}
 //                       -> what is new since then, once StatusReport::changes is no longer 17 (report_changes.h); else all, so long later
 //                       "early_ms":300: viewers share reports: all of it may come so much earlier, and be so old
+//                       "brief":true: without the fields that have the defaults below; with thousands of clients that is half of it
 //   {"request":"tenant","pid":123,"name":"train","gpu_memory_limit":0} -> {"ok":true,"tenant":7}: the process tree rooted at pid is one
 //   tenant
 //   {"request":"set","tenant":"train","gpu_memory_limit":"8Gi"}        -> a limit in effect at once; 0 = none
@@ -42,7 +43,8 @@
 //                       one, only so far back; 0: all
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
-// Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
+// Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other. The
+// defaults of a report's fields never change: brief ones are read by them.
 // Bytes and nanoseconds; amounts of memory are also accepted as text ("8Gi"). Pure functions, thread-safe. For daemons and tools only:
 // needs exceptions inside, throws none.
 #pragma once
@@ -300,6 +302,7 @@ struct StatusRequest {
   uint64_t changes = 0;   // as the asker knows them
   int64_t within_ms = 0;  // how long to wait for others, at most kStatusWaitMsMax; 0: not at all
   int64_t early_ms = 0;   // all of it may come so much earlier, and be so old, where another viewer has it then
+  bool brief = false;     // as decode_status() reads it: without fields that have their defaults. Older schedulers leave out none
 };
 struct ShutdownRequest {};
 struct TenantRequest {
@@ -400,7 +403,7 @@ bool is_pod_uid(std::string_view text);
 
 // One line, its newline included.
 std::string encode(const Request& request);
-std::string encode(const StatusReport& report);
+std::string encode(const StatusReport& report, bool brief = false);
 std::string encode_ok();
 std::string encode_notices(const std::vector<PodNotice>& notices);
 std::string encode_tenant(uint64_t tenant);

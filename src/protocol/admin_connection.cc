@@ -70,7 +70,7 @@ Result<std::string> AdminConnection::ask(const protocol::admin::Request& request
 }
 
 Result<protocol::admin::StatusReport> AdminConnection::status() {
-  auto line = ask(protocol::admin::StatusRequest{});
+  auto line = ask(protocol::admin::StatusRequest{.brief = true});
   if (!line) return line.error();
   return protocol::admin::decode_status(*line);
 }

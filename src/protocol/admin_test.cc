@@ -38,6 +38,9 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
   EXPECT_EQ(viewers.changes, 17u);
   EXPECT_EQ(viewers.within_ms, 1000);
   EXPECT_EQ(viewers.early_ms, 300);
+  EXPECT_FALSE(viewers.brief);
+  EXPECT_TRUE(accepted<StatusRequest>(encode(StatusRequest{17, 1000, 300, true}).c_str()).brief);
+  EXPECT_TRUE(accepted<StatusRequest>(encode(StatusRequest{.brief = true}).c_str()).brief);
   EXPECT_TRUE(std::holds_alternative<ShutdownRequest>(*decode_request(encode(ShutdownRequest{}))));
 }
 
@@ -125,6 +128,7 @@ TEST(Admin, RefusalsNameTheField) {
   EXPECT_NE(refused("{}").find("accepted: status"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"reboot"})").find("reboot"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"tenant"})").find("pid"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"status","brief":1})").find("brief"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"tenant","pid":0})").find("pid"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"tenant","pid":1,"name":5})").find("name"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"tenant","pid":1,"gpu_memory_limit":-1})").find("gpu_memory_limit"), std::string::npos);
@@ -232,6 +236,55 @@ TEST(Admin, AStatusReportIsJsonWhateverItSays) {
   EXPECT_EQ(decoded->tenants[0].usage[0].unmoved, 7);
   EXPECT_NE(line.find("\"nvml_others\":-1.0"), std::string::npos) << "what may have a fraction shows it";
   EXPECT_EQ(encode(StatusReport()).find("\"there\""), std::string::npos) << "for viewers that wait alone";
+}
+
+TEST(Admin, ABriefReportSaysTheSame) {
+  StatusReport report;
+  report.epoch = 7;
+  report.gpus = {{.uuid = "GPU-1", .nvml_others = 0, .usage = {.turns = 3}}, {.uuid = "GPU-2", .sharing = ""}};
+  report.tenants = {
+      {.id = 1, .memory = {{.gpu = "GPU-1"}, {.limit = 5}}, .gpu_core_limit = 0, .compute = {{.quota = 0}, {}}, .usage = {{}}},
+      {.sharing = "turns"}};
+  report.clients.resize(3);
+  report.clients[0].protocol = 0;
+  report.clients[0].drainable = false;
+  report.clients[1].turns = 9;
+  report.clients[1].waiting_for = "its turn";
+  report.bounds.values = {{"one", 0}};
+  for (const uint64_t since : {uint64_t{0}, uint64_t{2}}) {
+    report.since = since;
+    report.there = {1, 2, 3};
+    const std::string whole = encode(report), brief = encode(report, true);
+    const auto decoded = decode_status(brief);
+    ASSERT_TRUE(decoded) << decoded.error().text << "\n" << brief;
+    EXPECT_EQ(encode(*decoded), whole);
+    EXPECT_LT(3 * brief.size(), whole.size());
+    EXPECT_NE(brief.find(R"("clients":[{"drainable":false,"protocol":0},{"waiting_for":"its turn","turns":9},{}])"), std::string::npos)
+        << brief;
+  }
+}
+
+// Who reads brief reports has the defaults of another release: none but these is anything but nothing, for good.
+TEST(Admin, DefaultsOfAReportNeverChange) {
+  StatusReport report;
+  report.gpus.resize(1);
+  report.tenants.resize(1);
+  report.tenants[0].memory.resize(1);
+  report.tenants[0].compute.resize(1);
+  report.tenants[0].usage.resize(1);
+  report.clients.resize(1);
+  report.bypasses.resize(1);
+  report.mps.resize(1);
+  const std::string all = encode(report);
+  std::string odd;
+  for (size_t at = all.find(':'); at != std::string::npos; at = all.find(':', at + 1)) {
+    const size_t name = all.find_last_of(",{", at) + 1;
+    const std::string value = all.substr(at + 1, all.find_first_of(",}]", at) - at - 1);
+    if (value == "0" || value == "0.0" || value == "false" || value == "\"\"" || value[0] == '[' || value[0] == '{') continue;
+    odd += all.substr(name, at + 1 + value.size() - name) + " ";
+  }
+  EXPECT_EQ(odd, R"("ok":true "nvml_others":-1.0 "sharing":"together" "gpu_core_limit":100 "quota":100.0 "nvml_share":-1.0 )"
+                 R"("nvml_billed":-1.0 "sharing":"node" "drainable":true "protocol":1 )");
 }
 
 // Found by admin_fuzz: read as an integer such a number has no defined result.

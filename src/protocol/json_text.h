@@ -1,5 +1,6 @@
 // Reports written as JSON, field by field, without a tree of them in between: with thousands of clients that tree took longer than all
-// else of an answer. NVSHARE_REPORT declares a struct's fields once, for both directions.
+// else of an answer. NVSHARE_REPORT declares a struct's fields once, for both directions. In brief, fields that a reader has anyway are
+// left out: those as in a report that says nothing.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -23,7 +25,7 @@ namespace nvshare::protocol {
 // Appends to a text, in pieces. Values that NVSHARE_REPORT has declared have each_field().
 class JsonText {
  public:
-  explicit JsonText(std::string& text) : text_(text) {}
+  explicit JsonText(std::string& text, bool brief = false) : text_(text), brief_(brief) {}
   ~JsonText() { pass_on(); }
   JsonText(const JsonText&) = delete;
   JsonText& operator=(const JsonText&) = delete;
@@ -37,6 +39,11 @@ class JsonText {
     put('}');
     first_ = false;
   }
+  // What a report of its kind says of itself where it says nothing.
+  template <size_t size, typename Value>
+  void field(const char (&key)[size], const Value& value, const Value& unsaid) {
+    if (!brief_ || is_news(value, unsaid)) field(key, value);
+  }
   // `key`: "name": with its quotes and colon.
   template <size_t size, typename Value>
   void field(const char (&key)[size], const Value& value) {
@@ -49,6 +56,17 @@ class JsonText {
 
  private:
   static constexpr size_t kPiece = 1 << 14, kRoom = 64;
+
+  template <typename Value>
+  static bool is_news(const Value& value, const Value& unsaid) {
+    if constexpr (std::is_arithmetic_v<Value> || std::is_same_v<Value, std::string>) {
+      return !(value == unsaid);
+    } else if constexpr (requires { value.empty(); }) {
+      return !value.empty();
+    } else {
+      return true;
+    }
+  }
 
   void room_for(size_t bytes) {
     if (static_cast<size_t>(piece_.data() + piece_.size() - at_) < bytes) pass_on();
@@ -142,6 +160,7 @@ class JsonText {
   }
 
   std::string& text_;
+  const bool brief_;
   std::array<char, kPiece> piece_;  // what is not in it yet
   char* at_ = piece_.data();
   bool first_ = true;  // nothing is in the object that was opened last
@@ -150,10 +169,13 @@ class JsonText {
 }  // namespace nvshare::protocol
 
 // At the namespace of a struct of plain fields: how it is written, and where what is read belongs.
-#define NVSHARE_REPORT_FIELD(name) text.field("\"" #name "\":", report.name);
+#define NVSHARE_REPORT_FIELD(name) text.field("\"" #name "\":", report.name, unsaid.name);
 #define NVSHARE_REPORT_FIELDS(...) NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NVSHARE_REPORT_FIELD, __VA_ARGS__))
 #define NVSHARE_FOUND_FIELD(name) fields.field(#name, report.name);
 #define NVSHARE_FOUND_FIELDS(...) NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NVSHARE_FOUND_FIELD, __VA_ARGS__))
-#define NVSHARE_REPORT(Type, ...)                                                                                        \
-  inline void each_field(const Type& report, ::nvshare::protocol::JsonText& text) { NVSHARE_REPORT_FIELDS(__VA_ARGS__) } \
+#define NVSHARE_REPORT(Type, ...)                                                   \
+  inline void each_field(const Type& report, ::nvshare::protocol::JsonText& text) { \
+    static const Type unsaid;                                                       \
+    NVSHARE_REPORT_FIELDS(__VA_ARGS__)                                              \
+  }                                                                                 \
   inline void find_field(Type& report, ::nvshare::protocol::JsonFields& fields) { NVSHARE_FOUND_FIELDS(__VA_ARGS__) }

@@ -349,14 +349,14 @@ std::optional<std::string> Daemon::answer(std::string_view line, AdminSockets::L
 
 void Daemon::answer_with_status(const protocol::admin::StatusRequest& request, AdminSockets::Later later) {
   const auto write = [this, later = std::move(later)](const StatusWriter::Wish& wish) { status_writer_->ask(wish, later); };
-  if (request.within_ms == 0) return write({});
+  if (request.within_ms == 0) return write({.brief = request.brief});
   const int64_t early_ns = request.early_ms * 1'000'000;
   const int64_t until = monotonic_ns() + request.within_ms * 1'000'000;
-  const StatusWriter::Wish all{0, early_ns, request.changes};
+  const StatusWriter::Wish all{0, early_ns, request.changes, request.brief};
   // One of the others' may do: who is to have all of it soon takes it.
-  if (until - early_ns <= monotonic_ns() && reports_.written(early_ns, request.changes)) return write(all);
+  if (until - early_ns <= monotonic_ns() && reports_.written(early_ns, request.changes, request.brief)) return write(all);
   change_watch_->wait(request.changes, until, early_ns, [this, write, all](bool news) {
-    write(news ? StatusWriter::Wish{all.changes_min, ChangeWatch::kApartNs, engine_->parts().steps.changes()} : all);
+    write(news ? StatusWriter::Wish{all.changes_min, ChangeWatch::kApartNs, engine_->parts().steps.changes(), all.brief} : all);
   });
 }
 

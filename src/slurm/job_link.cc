@@ -91,7 +91,7 @@ Result<Told> tell(const std::string& runtime_dir, const admin::JobRequest& reque
 std::string use_of_job(const std::string& runtime_dir, uint32_t job) {
   auto client = admin::AdminConnection::open(runtime_dir);
   if (!client) return {};
-  auto line = client->ask(admin::StatusRequest{}, kPatienceMs);
+  auto line = client->ask(admin::StatusRequest{.brief = true}, kPatienceMs);
   if (!line) return {};
   auto status = admin::decode_status(*line);
   if (!status) return {};

@@ -129,7 +129,7 @@ void StepWatch::job_stops() {
 std::vector<pid_t> StepWatch::with_memory() const {
   auto client = admin::AdminConnection::open(runtime_dir_);
   if (!client) return {};
-  auto line = client->ask(admin::StatusRequest{}, kLookPatienceMs);
+  auto line = client->ask(admin::StatusRequest{.brief = true}, kLookPatienceMs);
   if (!line) return {};
   auto status = admin::decode_status(*line);
   if (!status) return {};

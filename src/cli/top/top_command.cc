@@ -52,10 +52,10 @@ class Source {
   Answer begin(double within_s, double early_s) {
     if (auto ok = find(); !ok) return Answer(ok.error());
     if (!admin_) return own();
-    protocol::admin::StatusRequest request;
+    protocol::admin::StatusRequest request{.brief = true};
     if (last_ && last_->changes != 0) {
       const double within_ms = std::clamp(within_s * 1000, 1.0, static_cast<double>(protocol::admin::kStatusWaitMsMax));
-      request = {last_->changes, static_cast<int64_t>(within_ms), static_cast<int64_t>(early_s * 1000)};
+      request = {last_->changes, static_cast<int64_t>(within_ms), static_cast<int64_t>(early_s * 1000), true};
     }
     if (auto ok = admin_->begin(request); !ok) return failed(ok.error());
     asked_ = true;

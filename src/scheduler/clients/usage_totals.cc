@@ -46,10 +46,24 @@ const policy::GpuView* gpu_of(policy::GpuId id, const std::vector<policy::GpuVie
 
 }  // namespace
 
-void UsageTotals::close_account(const Key& key, Share& share, const std::vector<policy::GpuView>& views) {
-  const policy::GpuView* gpu = gpu_of(key.first, views);
-  if (gpu != nullptr && account_of(key.second, *gpu) != nullptr) return;
-  for (UsageReport* sum : {&share.left, &left_of_gpu_[key.first]}) {
+UsageTotals::Share& UsageTotals::share_of(policy::TenantId tenant, policy::GpuId gpu) {
+  Shares& shares = shares_[gpu];
+  const auto at =
+      std::lower_bound(shares.begin(), shares.end(), tenant, [](const auto& pair, policy::TenantId id) { return pair.first < id; });
+  if (at != shares.end() && at->first == tenant) return *at->second;
+  return *shares.emplace(at, tenant, std::make_unique<Share>())->second;
+}
+
+const UsageTotals::Shares& UsageTotals::shares_on(policy::GpuId gpu) const {
+  static const Shares none;
+  const auto at = shares_.find(gpu);
+  return at == shares_.end() ? none : at->second;
+}
+
+void UsageTotals::close_account(policy::TenantId tenant, policy::GpuId id, Share& share, const std::vector<policy::GpuView>& views) {
+  const policy::GpuView* gpu = gpu_of(id, views);
+  if (gpu != nullptr && account_of(tenant, *gpu) != nullptr) return;
+  for (UsageReport* sum : {&share.left, &left_of_gpu_[id]}) {
     sum->billed_ns += share.billed_then;
     sum->throttled_ns += share.throttled_then;
   }
@@ -57,12 +71,11 @@ void UsageTotals::close_account(const Key& key, Share& share, const std::vector<
 }
 
 void UsageTotals::joins(policy::TenantId tenant, policy::GpuId gpu, const std::vector<policy::GpuView>& views) {
-  const Key key{gpu, tenant};
-  close_account(key, shares_[key], views);
+  close_account(tenant, gpu, share_of(tenant, gpu), views);
 }
 
 void UsageTotals::allocates(policy::TenantId tenant, policy::GpuId gpu, int64_t before, int64_t now) {
-  Share& share = shares_[{gpu, tenant}];
+  Share& share = share_of(tenant, gpu);
   share.allocated += now - before;
   share.peak = std::max(share.peak, share.allocated);
 }
@@ -71,7 +84,7 @@ void UsageTotals::leaves(policy::ClientId client, const std::vector<policy::GpuV
   for (const policy::GpuView& gpu : views) {
     for (const policy::ClientView& view : gpu.clients) {
       if (view.client != client) continue;
-      Share& share = shares_[{gpu.gpu, view.tenant}];
+      Share& share = share_of(view.tenant, gpu.gpu);
       add(share.left, view, true);
       add(left_of_gpu_[gpu.gpu], view, true);
       if (const policy::TenantView* account = account_of(view.tenant, gpu)) {
@@ -83,35 +96,33 @@ void UsageTotals::leaves(policy::ClientId client, const std::vector<policy::GpuV
 }
 
 void UsageTotals::keep_only(const std::function<bool(policy::TenantId)>& known, const std::vector<policy::GpuView>& views) {
-  for (auto at = shares_.begin(); at != shares_.end();) {
-    auto& [key, share] = *at;
-    const policy::GpuView* gpu = gpu_of(key.first, views);
-    const bool open = gpu != nullptr && account_of(key.second, *gpu) != nullptr;
-    if (open || known(key.second)) {
-      ++at;
-      continue;
-    }
-    close_account(key, share, views);
-    at = shares_.erase(at);
+  for (auto& [id, shares] : shares_) {
+    const policy::GpuView* gpu = gpu_of(id, views);
+    std::erase_if(shares, [&, id = id](const auto& entry) {
+      const auto& [tenant, share] = entry;
+      if ((gpu != nullptr && account_of(tenant, *gpu) != nullptr) || known(tenant)) return false;
+      close_account(tenant, id, *share, views);
+      return true;
+    });
   }
 }
 
 void UsageTotals::forget_gpu(policy::GpuId gpu) {
-  std::erase_if(shares_, [&](const auto& entry) { return entry.first.first == gpu; });
+  shares_.erase(gpu);
   left_of_gpu_.erase(gpu);
 }
 
 std::vector<std::pair<policy::TenantId, UsageReport>> UsageTotals::of_tenants(const policy::GpuView& gpu, const std::string& uuid) const {
   std::vector<std::pair<policy::TenantId, UsageReport>> all;
-  all.reserve(gpu.clients.size());
-  for (auto at = shares_.lower_bound({gpu.gpu, 0}); at != shares_.end() && at->first.first == gpu.gpu; ++at) {
-    const Share& share = at->second;
-    const policy::TenantView* account = account_of(at->first.second, gpu);
-    UsageReport& usage = all.emplace_back(at->first.second, share.left).second;
+  const Shares& shares = shares_on(gpu.gpu);
+  all.reserve(shares.size());
+  for (const auto& [tenant, share] : shares) {
+    const policy::TenantView* account = account_of(tenant, gpu);
+    UsageReport& usage = all.emplace_back(tenant, share->left).second;
     usage.gpu = uuid;
-    usage.memory_peak = share.peak;
-    usage.billed_ns += account != nullptr ? account->used : share.billed_then;
-    usage.throttled_ns += account != nullptr ? account->throttled_time : share.throttled_then;
+    usage.memory_peak = share->peak;
+    usage.billed_ns += account != nullptr ? account->used : share->billed_then;
+    usage.throttled_ns += account != nullptr ? account->throttled_time : share->throttled_then;
   }
   for (const policy::ClientView& client : gpu.clients) {
     if (const auto at = find(all, client.tenant); at != all.end()) add(at->second, client, false);
@@ -130,10 +141,10 @@ UsageReport UsageTotals::of_gpu(const policy::GpuView& gpu, const std::string& u
   if (auto left = left_of_gpu_.find(gpu.gpu); left != left_of_gpu_.end()) usage = left->second;
   usage.gpu = uuid;
   for (const policy::ClientView& client : gpu.clients) add(usage, client, false);
-  for (auto at = shares_.lower_bound({gpu.gpu, 0}); at != shares_.end() && at->first.first == gpu.gpu; ++at) {
-    const policy::TenantView* account = account_of(at->first.second, gpu);
-    usage.billed_ns += account != nullptr ? account->used : at->second.billed_then;
-    usage.throttled_ns += account != nullptr ? account->throttled_time : at->second.throttled_then;
+  for (const auto& [tenant, share] : shares_on(gpu.gpu)) {
+    const policy::TenantView* account = account_of(tenant, gpu);
+    usage.billed_ns += account != nullptr ? account->used : share->billed_then;
+    usage.throttled_ns += account != nullptr ? account->throttled_time : share->throttled_then;
   }
   return usage;
 }

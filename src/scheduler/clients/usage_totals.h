@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,7 +37,6 @@ class UsageTotals {
   UsageReport of_gpu(const policy::GpuView& gpu, const std::string& uuid) const;
 
  private:
-  using Key = std::pair<policy::GpuId, policy::TenantId>;
   struct Share {
     UsageReport left;         // clients that have left, and compute accounts that are closed
     int64_t billed_then = 0;  // of the compute account, when its tenant's last client left
@@ -45,10 +45,15 @@ class UsageTotals {
     int64_t peak = 0;
   };
 
-  // The policy closes a tenant's compute account some time after its last client; what was on it is kept then.
-  void close_account(const Key& key, Share& share, const std::vector<policy::GpuView>& views);
+  // Of one GPU, by the tenants' ids, in order. In a row: each report goes over all of them, and from one to the next is no wait for memory.
+  using Shares = std::vector<std::pair<policy::TenantId, std::unique_ptr<Share>>>;
 
-  std::map<Key, Share> shares_;
+  Share& share_of(policy::TenantId tenant, policy::GpuId gpu);
+  const Shares& shares_on(policy::GpuId gpu) const;
+  // The policy closes a tenant's compute account some time after its last client; what was on it is kept then.
+  void close_account(policy::TenantId tenant, policy::GpuId gpu, Share& share, const std::vector<policy::GpuView>& views);
+
+  std::map<policy::GpuId, Shares> shares_;
   std::map<policy::GpuId, UsageReport> left_of_gpu_;  // the shares' `left` included, also those of forgotten tenants
 };
 

@@ -11,12 +11,13 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kTimeOfOthers = 4;  // for one of a report's parts
-constexpr int64_t kTurnNs = 50'000;   // but so long it goes on: many parts are short, and each turn costs as much as some
+constexpr int64_t kTurnNs = 100'000;  // but so long it goes on: many parts are short, and each turn costs as much as some
 
-SharedReport::Text text_of(const protocol::admin::StatusReport& report, uint64_t since) {
+SharedReport::Text text_of(const protocol::admin::StatusReport& report, uint64_t since, bool brief) {
   namespace admin = protocol::admin;
   try {
-    return std::make_shared<const std::string>(since == 0 ? admin::encode(report) : admin::encode(admin::news_since(report, since)));
+    return std::make_shared<const std::string>(since == 0 ? admin::encode(report, brief)
+                                                          : admin::encode(admin::news_since(report, since), brief));
   } catch (const std::exception& problem) {
     return std::make_shared<const std::string>(admin::encode_error(std::string("an error of the scheduler's own: ") + problem.what()));
   }
@@ -24,20 +25,26 @@ SharedReport::Text text_of(const protocol::admin::StatusReport& report, uint64_t
 
 }  // namespace
 
-std::shared_ptr<SharedReport::Entry> SharedReport::entry(uint64_t& since) const {
-  if (since > report_.changes) since = 0;
+std::shared_ptr<SharedReport::Entry> SharedReport::entry(Form& form) const {
+  if (form.first > report_.changes) form.first = 0;
   Lock lock(mutex_);
-  if (texts_.size() >= kTextsMax && !texts_.contains(since)) since = 0;
-  std::shared_ptr<Entry>& found = texts_[since];
+  if (texts_.size() >= kTextsMax && !texts_.contains(form)) form.first = 0;
+  std::shared_ptr<Entry>& found = texts_[form];
   if (!found) found = std::make_shared<Entry>();
   return found;
 }
 
-SharedReport::Text SharedReport::text(uint64_t since) const {
-  const std::shared_ptr<Entry> found = entry(since);
-  std::call_once(found->once, [&] { found->text = text_of(report_, since); });
-  if (since == 0) is_written_ = true;
+SharedReport::Text SharedReport::text(uint64_t since, bool brief) const {
+  Form form{since, brief};
+  const std::shared_ptr<Entry> found = entry(form);
+  std::call_once(found->once, [&] { found->text = text_of(report_, form.first, brief); });
+  if (form.first == 0) (brief ? is_written_in_brief_ : is_written_) = true;
   return found->text;
+}
+
+SharedReport::Text SharedReport::whole_if_written(bool brief) const {
+  if (brief && is_written_in_brief_) return text(0, true);
+  return is_written_ ? text(0) : nullptr;
 }
 
 bool SharedReports::serves(const Report& report, int64_t age_max_ns, uint64_t changes_min) {
@@ -89,9 +96,9 @@ void SharedReports::replace(Report& report, Report by) {
   if (former && take_former_) take_former_(std::move(former));
 }
 
-SharedReports::Report SharedReports::written(int64_t age_max_ns, uint64_t changes_min) {
+SharedReport::Text SharedReports::written(int64_t age_max_ns, uint64_t changes_min, bool brief) {
   note_what_is_written();
-  return serves(written_, age_max_ns, changes_min) ? written_ : nullptr;
+  return serves(written_, age_max_ns, changes_min) ? written_->whole_if_written(brief) : nullptr;
 }
 
 }  // namespace nvshare::scheduler

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -23,6 +24,7 @@ namespace nvshare::scheduler {
 class SharedReport {
  public:
   using Text = std::shared_ptr<const std::string>;  // a line, or an error's; its newline included
+  using Form = std::pair<uint64_t, bool>;           // of a text: what it is since, and whether it is brief
   static constexpr size_t kTextsMax = 8;            // of one report, for viewers that have different ones before it
 
   SharedReport(protocol::admin::StatusReport report, int64_t taken_at) : report_(std::move(report)), taken_at_(taken_at) {}
@@ -31,25 +33,27 @@ class SharedReport {
   int64_t taken_at() const { return taken_at_; }  // of CLOCK_MONOTONIC
 
   // What is new since that report (report_changes.h); 0: all of it, as past kTextsMax. Written by the first caller, for whom others wait.
-  Text text(uint64_t since) const;
-  // Whether text(0) is there already, so that nobody waits for it.
-  bool is_written() const { return is_written_; }
+  // `brief`: without fields that have their defaults.
+  Text text(uint64_t since, bool brief = false) const;
+  // All of it, if it is written already, so that nobody waits for it; who takes it in brief takes it in full, too. Null: it is not.
+  Text whole_if_written(bool brief) const;
+  bool is_written() const { return is_written_ || is_written_in_brief_; }
 
  private:
   struct Entry {
     std::once_flag once;
     Text text;
   };
-  std::shared_ptr<Entry> entry(uint64_t& since) const;
+  std::shared_ptr<Entry> entry(Form& form) const;
 
   const protocol::admin::StatusReport report_;
   const int64_t taken_at_;
-  mutable std::atomic<bool> is_written_ = false;
-  mutable Mutex mutex_;                                                          // nobody waits for anything else with it
-  mutable std::map<uint64_t, std::shared_ptr<Entry>> texts_ GUARDED_BY(mutex_);  // by what they are since
+  mutable std::atomic<bool> is_written_ = false, is_written_in_brief_ = false;
+  mutable Mutex mutex_;  // nobody waits for anything else with it
+  mutable std::map<Form, std::shared_ptr<Entry>> texts_ GUARDED_BY(mutex_);
 };
 
-// Where they are made: in parts, so that clients are served in between. At most a fifth of the time goes into it, or 0.05 ms and a part at
+// Where they are made: in parts, so that clients are served in between. At most a fifth of the time goes into it, or 0.1 ms and a part at
 // a time, but no less however many clients there are to be served. The loop's thread alone.
 class SharedReports {
  public:
@@ -68,8 +72,8 @@ class SharedReports {
   // The latest one, if it is at most `age_max_ns` old and its StatusReport::changes are at least `changes_min`, and `then` is called from
   // within; else one that begins from now on and serves all that have asked by then. As old as its beginning.
   void ask(int64_t age_max_ns, uint64_t changes_min, Then then);
-  // One like that whose whole text is written, if there is one: not always the latest. Null: there is none.
-  Report written(int64_t age_max_ns, uint64_t changes_min);
+  // The whole text of one like that, if it is written: not always the latest one's. Null: there is none.
+  SharedReport::Text written(int64_t age_max_ns, uint64_t changes_min, bool brief = false);
   // The latest one's text is: the former one with a text may go. Said at once, so that it ends before the next report is begun: both
   // take and give back memory, for which they would wait for each other.
   void note_what_is_written();

@@ -48,10 +48,10 @@ class SharedReportsTest : public ::testing::Test {
     });
     return got.get_future().get();
   }
-  SharedReports::Report written() {
-    SharedReports::Report report;
-    on_loop([&] { report = reports_.written(kLongNs, 0); });
-    return report;
+  SharedReport::Text written(bool brief = false) {
+    SharedReport::Text text;
+    on_loop([&] { text = reports_.written(kLongNs, 0, brief); });
+    return text;
   }
   // What such askers, that come together, are answered with.
   std::vector<SharedReport::Text> ask(StatusWriter& writer, const std::vector<StatusWriter::Wish>& wishes) {
@@ -126,6 +126,22 @@ TEST_F(SharedReportsTest, ATextIsWrittenOnce) {
   EXPECT_EQ(report->text(8), texts[0]) << "past the bound all of it";
 }
 
+TEST_F(SharedReportsTest, WhoTakesATextInBriefTakesTheFullOneToo) {
+  change();
+  const SharedReports::Report first = fresh(0, 0);
+  const SharedReport::Text full = first->text(0);
+  EXPECT_EQ(written(false), full);
+  EXPECT_EQ(written(true), full);
+  const SharedReport::Text brief = first->text(0, true);
+  EXPECT_LT(brief->size(), full->size());
+  EXPECT_EQ(written(false), full);
+  EXPECT_EQ(written(true), brief);
+  const SharedReports::Report second = fresh(0, 0);
+  second->text(0, true);
+  EXPECT_EQ(written(true), second->text(0, true));
+  EXPECT_EQ(written(false), nullptr) << "not yet of this one";
+}
+
 // Nobody who asks while one is made is given that one, unless it may be so old.
 TEST_F(SharedReportsTest, WhatIsMadeInPartsIsAsOldAsItsBeginning) {
   parts_ = 4;
@@ -173,12 +189,12 @@ TEST_F(SharedReportsTest, AReportThatWasReplacedIsHandedOver) {
   on_loop([&] { reports_.hand_former_to([&](SharedReports::Report report) { former.push_back(std::move(report)); }); });
   const SharedReports::Report first = fresh(0, 0);
   first->text(0);
-  ASSERT_EQ(written(), first);
+  ASSERT_EQ(written(), first->text(0));
   const SharedReports::Report second = fresh(0, 0);
-  EXPECT_EQ(written(), first) << "whose text is still good";
+  EXPECT_EQ(written(), first->text(0)) << "whose text is still good";
   EXPECT_EQ(former, (std::vector{first})) << "as the latest";
   second->text(0);
-  EXPECT_EQ(written(), second);
+  EXPECT_EQ(written(), second->text(0));
   EXPECT_EQ(former, (std::vector{first, first}));
 }
 
@@ -251,6 +267,12 @@ TEST_F(SharedReportsTest, AWriterMakesOneReportForViewersAndANewOneForWhoWantsIt
   ASSERT_TRUE(report) << report.error().text;
   EXPECT_EQ(report->since, 7u);
   EXPECT_EQ(ask(writer, {{0, kLongNs, 8}})[0], news[1]);
+  const auto both = ask(writer, {{.brief = true}, {}, {.brief = true}});
+  EXPECT_EQ(both[0], both[2]);
+  EXPECT_LT(both[0]->size(), both[1]->size());
+  EXPECT_EQ(protocol::admin::encode(*protocol::admin::decode_status(*both[0])), *both[1]);
+  EXPECT_EQ(looks_, 4) << "one report, two texts";
+  looks_ = 3;
   EXPECT_EQ(looks_, 3);
 }
 

@@ -61,17 +61,17 @@ void StatusWriter::begin() {
 }
 
 void StatusWriter::take(const Result<SharedReports::Report>& report) {
-  std::set<uint64_t> sinces;
-  for (const Asker& asker : served_) sinces.insert(asker.wish.since);
+  std::set<Form> forms;
+  for (const Asker& asker : served_) forms.insert(form_of(asker.wish));
   if (!report) {
     Texts texts;
-    for (const uint64_t since : sinces) texts[since] = text_of(report.error());
+    for (const Form& form : forms) texts[form] = text_of(report.error());
     return written(texts);
   }
   {
     Lock lock(mutex_);
     report_ = *report;
-    sinces_ = std::move(sinces);
+    forms_ = std::move(forms);
   }
   changed_.notify_one();
 }
@@ -79,9 +79,10 @@ void StatusWriter::take(const Result<SharedReports::Report>& report) {
 // Those that want all of it and need not have it newer.
 void StatusWriter::answer_by_what_is_written() {
   for (Asker& asker : std::exchange(waiting_, {})) {  // who is answered may ask again
-    const SharedReports::Report report = asker.wish.since == 0 ? reports_.written(asker.wish.age_max_ns, asker.wish.changes_min) : nullptr;
-    if (report) {
-      answer(std::move(asker), report->text(0));
+    const Wish& wish = asker.wish;
+    Text text = wish.since == 0 ? reports_.written(wish.age_max_ns, wish.changes_min, wish.brief) : nullptr;
+    if (text) {
+      answer(std::move(asker), std::move(text));
     } else {
       waiting_.push_back(std::move(asker));
     }
@@ -90,8 +91,8 @@ void StatusWriter::answer_by_what_is_written() {
 
 void StatusWriter::written(const Texts& texts) {
   for (Asker& asker : std::exchange(served_, {})) {
-    const uint64_t since = asker.wish.since;
-    answer(std::move(asker), texts.at(since));
+    const Form form = form_of(asker.wish);
+    answer(std::move(asker), texts.at(form));
   }
   reports_.note_what_is_written();
   begin();
@@ -117,11 +118,11 @@ void StatusWriter::write() {
     if (ends_) return;
     std::vector<SharedReports::Report> former = std::exchange(former_, {});
     SharedReports::Report report = std::exchange(report_, nullptr);
-    const std::set<uint64_t> sinces = std::exchange(sinces_, {});
+    const std::set<Form> forms = std::exchange(forms_, {});
     lock.unlock();
     former.clear();
     Texts texts;
-    for (const uint64_t since : sinces) texts[since] = report->text(since);
+    for (const Form& form : forms) texts[form] = report->text(form.first, form.second);
     if (report) loop_.post([this, texts = std::move(texts)] { written(texts); });
     report.reset();
     lock.lock();

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -26,6 +27,7 @@ class StatusWriter {
     uint64_t since = 0;        // only what is new since that report (report_changes.h); 0: all
     int64_t age_max_ns = 0;    // so old may it be
     uint64_t changes_min = 0;  // but not of fewer changes
+    bool brief = false;        // without fields that have their defaults
 
     bool shares() const { return age_max_ns > 0; }  // a viewer that follows; else an answer of its own, at once
   };
@@ -44,12 +46,14 @@ class StatusWriter {
     Wish wish;
     Done done;
   };
-  using Texts = std::map<uint64_t, Text>;  // by what they are since
+  using Form = SharedReport::Form;
+  using Texts = std::map<Form, Text>;
   struct Answer {
     Done done;
     Text text;
   };
 
+  static Form form_of(const Wish& wish) { return {wish.since, wish.brief}; }
   void begin();  // a report for all that wait
   void take(const Result<SharedReports::Report>& report);
   void answer_by_what_is_written();
@@ -70,7 +74,7 @@ class StatusWriter {
   Condition changed_;
   SharedReports::Report report_ GUARDED_BY(mutex_);               // to be written
   std::vector<SharedReports::Report> former_ GUARDED_BY(mutex_);  // that nobody is to be given any more: they end on the thread
-  std::set<uint64_t> sinces_ GUARDED_BY(mutex_);                  // for viewers that have these
+  std::set<Form> forms_ GUARDED_BY(mutex_);                       // that it is to be written in
   bool ends_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
