@@ -137,11 +137,11 @@ class Quota(unittest.TestCase):
         self.assertEqual(nvml_beside.nvml_of({"gpus": [{"nvml_unknown": "no"}]}), {"unknown": "no"})
         self.assertIsNone(nvml_beside.nvml_of(None))
 
-    def test_every_row_but_cycles_is_in_the_short_plan_and_unknown_ones_are_named(self):
+    def test_every_row_but_two_is_in_the_short_plan_and_unknown_ones_are_named(self):
         with tempfile.TemporaryDirectory() as folder:
             config = config_in(folder)
             plan = quota.Plan(config)
-            self.assertEqual((plan.kind, tuple(plan.rows)), ("short", tuple(row for row in quota.ROWS if row != "cycles")))
+            self.assertEqual((plan.kind, tuple(plan.rows)), ("short", tuple(row for row in quota.ROWS if row not in ("cycles", "begins"))))
             config.small = False
             self.assertEqual({kind for kind, _ in quota.Plan(config).single}, {*quota.LENGTHS_US, "graph", "torch"})
             config.rows = "sums,suns"

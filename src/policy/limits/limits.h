@@ -173,6 +173,7 @@ inline Duration half_band(const Config& config, const Gpu& gpu, const Account& a
   return Slices(config, gpu).half_band(account, rate);
 }
 Duration idle_release(const Gpu& gpu);
+Duration idle_release(const Gpu& gpu, const Client& client, Duration of_all);
 
 // quota_notes.cc: what the log says of limits
 void note_throttled(Context& context, const Gpu& gpu, Account& account);
@@ -182,6 +183,15 @@ void note_scale(Context& context, Gpu& gpu);                                    
 void note_window(Context& context, Gpu& gpu, Duration length);  // before a window of that length is forgotten
 void note_mode(Context& context, const Gpu& gpu, GpuMode former);
 const char* name_of(GpuMode mode);
+
+// foreseen.cc: others make way for bursts that come at even times
+void note_burst_ended(const Context& context, Gpu& gpu, const Client& client, std::optional<Duration> used);  // before learn_overlap()
+void note_burst_begins(const Context& context, const Client& client);                                         // a pause is over
+void look_at_foreseen(Context& context, Gpu& gpu);  // those that are over, or did not come, are forgotten
+// From when on the tenant is not to run, for the sake of others' bursts; nullopt: it may.
+std::optional<Instant> makes_way_from(const Context& context, const Gpu& gpu, Account& as_billed);
+void note_drop_asked(Account& account);  // limits ask it to drop
+void learn_drain(const Client& client);  // before learn_overlap()
 
 // pauses.cc: a client that has a limit, and the GPU to itself or together with others, keeps the lock in its pauses
 int64_t count_there(const Context& context, const Gpu& gpu);  // clients that use the GPU or did so lately; of several not all

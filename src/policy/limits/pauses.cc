@@ -62,6 +62,7 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
     client.turn.start = context.now;
   }
   client.past.usage.add(*client.turn.start + client.turn.without_room, context.now);
+  note_burst_ended(context, gpu, client, event.used);
   learn_overlap(context, gpu, client, event.used, event.work);
   quota_turn_ended(context, gpu, client, true, note_unused_before_pause(context, gpu, client, event.used));
   client.turn.start.reset();
@@ -78,6 +79,7 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
 void resume_turn(Context& context, Client& client) {
   if (!client.turn.pause.since) return;
   quota_pause_ended(context, *client.indexed.home, client);
+  note_burst_begins(context, client);
   client.turn.pause.since.reset();
   client.turn.idle_since.reset();
   client.turn.start = client.turn.granted_at = context.now;

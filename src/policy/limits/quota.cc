@@ -268,6 +268,7 @@ void set_left_apart(Context& context, Gpu& gpu) {
   for (Account* account : quota.changes.gone) {
     account->slice.runs = false;
     account->seen = {};
+    account->rhythm = {};
   }
   quota.changes.forget(is_gone);
   quota.accounts.extract_if(&quota.left, [&](const Account& account) { return is_gone(&account); });
@@ -463,6 +464,23 @@ static Duration unused_in(const Context& context, const Gpu& gpu, Account& accou
   return portion(unused, billing_rate(context.config(), gpu, account));
 }
 
+// How a turn ended. What is known of a pause that was looked for is only that it is longer than half of what ends turns else.
+static void note_gap(Account& account, bool by_choice, Duration used, Instant now) {
+  Probe& probe = account.slice.probe;
+  const bool probed = probe.turns > 0;
+  if (probed) {
+    --probe.turns;
+    probe.at = now;
+  } else if (now - probe.at >= kProbePause) {
+    probe.turns = kProbedAgain;
+  }
+  if (probed && by_choice && used > kProbedBurstMost && !account.slice.gappy) {
+    probe.turns = 0;
+    return;
+  }
+  account.slice.gaps = (3 * account.slice.gaps + (by_choice ? 100 : 0)) / 4;
+}
+
 static void take_back(Account& account, Duration unused) {
   account.balance += unused;
   account.ceiling_balance += unused;
@@ -500,7 +518,7 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
   if (goes_on) return;
   account.slice.interrupted = !by_choice;
   note_change(quota, account);
-  account.slice.gaps = (3 * account.slice.gaps + (by_choice ? 100 : 0)) / 4;
+  note_gap(account, by_choice, used.value_or(context.now - *client.turn.start), context.now);
   const bool dropped = !by_choice && client.state == ClientState::kDropping;
   if (dropped) quota.hand_overs.note(context.now - client.drain.asked_at);
   const Duration unused = unused_in(context, gpu, account, client, dropped, used);

@@ -51,9 +51,15 @@ inline constexpr Duration kDebtMax = 60'000'000'000;       // the longest that a
 inline constexpr Duration kRecentWindow = 4'000'000'000;   // use over which saving up is judged
 inline constexpr Duration kLeftPause = 100'000'000;        // between two looks at the accounts of tenants that left a debt
 inline constexpr Duration kRestMost = 50'000'000;          // so long events that change nothing for limits do not look at them
+inline constexpr Duration kTurnWorth = 1'000'000;          // a turn that would end sooner for another's burst does not begin
+inline constexpr int kAskedToMakeWay = 8;                  // of those that wait for a turn
 inline constexpr Duration kStepMin = 20'000;               // no two looks at a limit within less
 inline constexpr int kGapsToJoin = 60;                     // percent of turns that a tenant ends by itself before it runs beside others
 inline constexpr int kGapsToLeave = 30;                    // and below which it takes turns again
+inline constexpr int kProbedFirst = 8;                     // turns in which pauses are looked for that are shorter than kIdleRelease
+inline constexpr int kProbedAgain = 6;                     // the same each kProbePause
+inline constexpr Duration kProbePause = 10'000'000'000;
+inline constexpr Duration kProbedBurstMost = 4 * kIdleRelease;  // after a longer one such a pause is none that others could use
 inline constexpr size_t kTailsKept = 16;
 inline constexpr Duration kNotePause = 10'000'000'000;  // between two lines of the log on what happens many times a second
 
@@ -126,6 +132,12 @@ struct CoreLimit {
   int64_t ceiling_rate() const { return ceiling * (kWholeGpu / 100); }
 };
 
+// Turns in which a tenant that takes turns is to give the lock up in shorter pauses than else, so that those show.
+struct Probe {
+  int turns = kProbedFirst;  // still to come
+  Instant at = 0;            // the last one
+};
+
 // A tenant's slice of a GPU's time: the one under way, and how the latest ended.
 struct Slice {
   Instant began = 0;
@@ -134,6 +146,25 @@ struct Slice {
   bool interrupted = false;  // the last was ended by a drop: it will want another at once
   bool gappy = false;        // it leaves gaps that others can use: it runs beside them
   bool borrows = false;      // it has one before its balance allows it, because the GPU would stand still
+  Probe probe;
+};
+
+// Bursts of a tenant that pauses between them, as far as they come at even times (foreseen.cc).
+struct Rhythm {
+  Instant ended = 0;      // its latest burst, by what it says; 0: one is under way, or it is not known
+  Duration on = 0;        // of a burst that had the GPU to itself
+  Duration off = 0;       // of a pause
+  int even = 0;           // pauses in a row that were as long as those before
+  Instant begins = 0;     // the next burst, or the one under way that was foreseen; 0: none is
+  Instant ends = 0;       // it; 0: it has yet to begin
+  bool foreseen = false;  // stands in Changes::foreseen
+};
+
+// How it makes way for others' bursts that are foreseen.
+struct MakingWay {
+  Duration lead = 3'000'000;            // from a drop to the end of its work, about
+  std::optional<Duration> asked_after;  // limits asked it to drop when it had had so much of the GPU in this turn
+  bool behind = false;                  // it needs the time itself to have its limit
 };
 
 // When a tenant was above its ceiling.
@@ -211,6 +242,8 @@ struct Account {
   Trust trust;
   Trust trust_of_bursts;  // what the GPU did not run of bursts that ended in a pause
   Overlap overlap;
+  Rhythm rhythm;
+  MakingWay way;
   Seen seen;
   Ranked ranked;
 
@@ -360,6 +393,7 @@ struct Changes {
   bool balances = true;                                             // or who is exclusive, may have changed since `held` was made
   std::vector<Account*> gone;                                       // without clients here
   std::vector<Account*> holding;                                    // for accounts_that_hold()
+  std::vector<Account*> foreseen;                                   // of which a burst is foreseen
   Account* owner = nullptr;                                         // of Quota::owner; null: to be looked for
   FlatMap<std::pair<Instant, TenantId>, Account*> active, present;  // of those that are not busy: until when they count so
   int64_t limited = 0;                                              // how many with clients here have a limit
@@ -369,7 +403,7 @@ struct Changes {
   // Before those go of which `test` says so.
   template <typename Test>
   void forget(Test test) {
-    for (auto* accounts : {&to_look, &to_judge, &to_hold, &to_rank, &apart, &runs, &held, &gone}) std::erase_if(*accounts, test);
+    for (auto* accounts : {&to_look, &to_judge, &to_hold, &to_rank, &apart, &runs, &held, &gone, &foreseen}) std::erase_if(*accounts, test);
     if (owner != nullptr && test(owner)) owner = nullptr;
   }
 };

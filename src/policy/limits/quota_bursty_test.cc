@@ -17,6 +17,7 @@ struct Row {
   double due;  // percent; what it asks for, where that is less than its limit
   double efficiency_together = 1;
   Duration launch = 0, known = 0;  // from a burst's first submission to when the GPU works; what of that and of its end the program knows
+  Duration in_flight_least = 0;    // of the neighbours
 };
 
 void PrintTo(const Row& row, std::ostream* out) {
@@ -46,7 +47,9 @@ TEST_P(BurstyUnderLimits, GetWhatTheirLimitSays) {
   for (int n = 0; n < row.beside; ++n) {
     const TenantId tenant = 2 + static_cast<TenantId>(n);
     world.limit(tenant, kOfNeighbours / row.beside);
-    world.add(tenant, n == 0 ? 20 * kUs : kMsec).in_flight = 4 * kMsec;
+    Job& neighbour = world.add(tenant, n == 0 ? 20 * kUs : kMsec);
+    neighbour.in_flight = 4 * kMsec;
+    neighbour.in_flight_least = row.in_flight_least;
   }
   const auto of_neighbours = [&] {
     double sum = 0;
@@ -65,7 +68,7 @@ TEST_P(BurstyUnderLimits, GetWhatTheirLimitSays) {
   EXPECT_NEAR(own, row.due, 0.7) << world.describe();
   EXPECT_GT(world.job(job.id).pauses, world.job(job.id).bursts * 8 / 10) << "it keeps the lock in its pauses, beside others as well";
   if (row.beside > 0) {
-    EXPECT_GT(others, kOfNeighbours - 0.7);
+    EXPECT_GT(others, kOfNeighbours - 0.7 * row.beside);
     EXPECT_LT(others, kOfNeighbours + 1.7) << "billed half while one that has ended its work has not said so";
   }
 }
@@ -87,6 +90,40 @@ INSTANTIATE_TEST_SUITE_P(
                       Row{4 * kMsec, 4 * kMsec, 1, 30, 0.9, 35 * kUs, 40 * kUs}, Row{4 * kMsec, 4 * kMsec, 2, 30, 0.9, 35 * kUs, 40 * kUs},
                       Row{3 * kMsec, 7 * kMsec, 0, 30, 1, 35 * kUs, 40 * kUs}));
 
+// A program of which nobody knows, and one beside it that never pauses.
+struct Beginner {
+  Beginner(Duration on, Duration off) : world({}, 7) {
+    world.efficiency_together = 0.9;
+    world.limit(1, kLimit);
+    world.add_bursty(1, on, off, 20 * kUs).in_flight = 4 * kMsec;
+    world.limit(2, kOfNeighbours);
+    world.add(2, 20 * kUs).in_flight = 4 * kMsec;
+    world.run_for(kSettles);
+    const double before = world.work(1), neighbour_before = world.work(2);
+    world.run_for(kLasts);
+    EXPECT_EQ(world.broken(), std::nullopt) << world.describe();
+    own = 100 * (world.work(1) - before) / static_cast<double>(kLasts);
+    neighbour = 100 * (world.work(2) - neighbour_before) / static_cast<double>(kLasts);
+  }
+
+  QuotaWorld world;
+  double own = 0, neighbour = 0;
+};
+
+// Its pauses are no longer than those after which turns end. Not seen to leave gaps it had 15.4.
+TEST(BurstyUnderALimit, OneWithShortPausesThatBeginsBesideAnotherIsSeenToLeaveGaps) {
+  const Beginner beginner(kMsec, kMsec);
+  EXPECT_TRUE(beginner.world.tenant(1).beside_others);
+  EXPECT_NEAR(beginner.own, kLimit, 1.5) << "what it keeps of its speed beside others is not known";
+  EXPECT_NEAR(beginner.neighbour, kOfNeighbours, 0.7);
+}
+
+TEST(BurstyUnderALimit, OneThatWorksForLongBetweenSuchPausesKeepsItsTurns) {
+  Beginner beginner(20 * kMsec, 700 * kUs);
+  EXPECT_EQ(beginner.world.job(1).pauses, 0U) << "who pauses runs beside others";
+  EXPECT_NEAR(beginner.neighbour, kOfNeighbours, 0.7);
+}
+
 // Of what it says that it did, when it was alone, ten times is no more believed than a quarter.
 TEST(BurstyUnderALimit, OneThatBoastsOfItsTurnsAloneGetsAQuarterMoreAtMost) {
   QuotaWorld world({}, 7);
@@ -104,8 +141,16 @@ TEST(BurstyUnderALimit, OneThatBoastsOfItsTurnsAloneGetsAQuarterMoreAtMost) {
   EXPECT_NEAR(100 * (world.work(2) - neighbour_before) / static_cast<double>(kLasts), kOfNeighbours, 0.7);
 }
 
-// What is not here: 1 and 1 beside others (docs/known-gaps.md), and 3 and 7 beside others, which asks for less than its limit as soon as it
-// is slowed.
+// Hardly more than the limit: no limit holds it back, and neighbours that never pause make way for its bursts. They have 2 to 4 ms in
+// flight as on the GPU, or any amount up to 4. Without that 24.3 and 24.4, on an H200 23.6 and 24.0.
+constexpr Duration kHardlyMore = 3270 * kUs, kAndPauses = 7100 * kUs;
+INSTANTIATE_TEST_SUITE_P(CyclesThatAreForeseen, BurstyUnderLimits,
+                         ::testing::Values(Row{kHardlyMore, kAndPauses, 0, 30, 0.9, 35 * kUs, 40 * kUs},
+                                           Row{kHardlyMore, kAndPauses, 1, 30, 0.9, 35 * kUs, 40 * kUs},
+                                           Row{kHardlyMore, kAndPauses, 2, 30, 0.9, 35 * kUs, 40 * kUs},
+                                           Row{kHardlyMore, kAndPauses, 1, 30, 0.9, 35 * kUs, 40 * kUs, 2 * kMsec},
+                                           Row{kHardlyMore, kAndPauses, 2, 30, 0.9, 35 * kUs, 40 * kUs, 2 * kMsec}));
+
 INSTANTIATE_TEST_SUITE_P(Cycles, BurstyUnderLimits,
                          ::testing::Values(Row{kMsec, kMsec, 0, 30}, Row{2 * kMsec, 2 * kMsec, 0, 30}, Row{2 * kMsec, 2 * kMsec, 1, 30},
                                            Row{2 * kMsec, 2 * kMsec, 2, 30}, Row{4 * kMsec, 4 * kMsec, 0, 30},

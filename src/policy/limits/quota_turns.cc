@@ -172,12 +172,13 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
 
 // ---- limits ----
 
-void drop_tenant(Context& context, Gpu& gpu, const Account& account, const char* why) {
+void drop_tenant(Context& context, Gpu& gpu, Account& account, const char* why) {
   if (!stays(account)) return;
   each_client(*account.here, [&](Client& client) {
     if (!client.stays()) return;
     if (const Instant retry_at = drain_retry_at(context.state, client); retry_at > context.now) return context.wake(gpu, retry_at);
     client.turn.interrupted = false;
+    note_drop_asked(account);
     ask_to_drop(context, gpu, client, why);
   });
 }
@@ -342,6 +343,32 @@ const std::vector<Account*>& accounts_that_hold(Gpu& gpu, const Exclusive& is_ex
   return holding;
 }
 
+// Of those that do not make way for a burst. Where many wait only the first are asked.
+NextTurn next_that_runs(Context& context, Gpu& gpu, const Exclusive& is_exclusive) {
+  for (int asked = 0; asked < kAskedToMakeWay; ++asked) {
+    const NextTurn next = next_of(context, gpu, is_exclusive, 0);
+    if (!next.account || gpu.quota.changes.foreseen.empty()) return next;
+    const std::optional<Instant> from = makes_way_from(context, gpu, *next.account);
+    if (!from) return next;
+    context.wake(gpu, *from);
+    if (context.now < *from - kTurnWorth) return next;
+    gpu.quota.skipped.insert(next.account->tenant);
+  }
+  return {};
+}
+
+// Whose turn it is, for a burst that is about to begin.
+bool makes_way(Context& context, Gpu& gpu, Account& owner) {
+  const std::optional<Instant> from = makes_way_from(context, gpu, owner);
+  if (!from) return false;
+  if (*from > context.now) {
+    context.wake(gpu, *from);
+    return false;
+  }
+  drop_tenant(context, gpu, owner, "another's burst is about to begin, and it has to pause for its limit in any case");
+  return true;
+}
+
 void hold_to_turns(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   const Exclusive is_exclusive(context.config(), gpu);
@@ -359,10 +386,10 @@ void hold_to_turns(Context& context, Gpu& gpu) {
     last_turn |= lasts;
   }
   if (!holder.account) {
-    const NextTurn next = leaving ? NextTurn{} : next_of(context, gpu, is_exclusive, 0);
+    const NextTurn next = leaving ? NextTurn{} : next_that_runs(context, gpu, is_exclusive);
     set_owner(quota, next.account);
     if (!next.account) return;
-    for (const Account* account : holding) {
+    for (Account* account : holding) {
       if (stays(*account) && account->tenant != quota.owner)
         drop_tenant(context, gpu, *account, "it keeps the GPU against requests, and it is another tenant's turn");
     }
@@ -370,11 +397,12 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   }
   Account& owner = *holder.account;
   set_owner(quota, &owner);
-  for (const Account* account : holding) {  // from a time when they ran together
+  for (Account* account : holding) {  // from a time when they ran together
     if (stays(*account) && account->tenant != owner.tenant && !has_last_turn(context, gpu, *account))
       drop_tenant(context, gpu, *account, "tenants take turns now, and it is another's");
   }
   if (last_turn) return;
+  if (!quota.changes.foreseen.empty() && makes_way(context, gpu, owner)) return set_owner(quota, nullptr);
   const NextTurn next = next_of(context, gpu, is_exclusive, owner.tenant);
   if (!next.account) return;
   const Duration lead = owed(owner) - next.owed;  // it shrinks by the holder's use and by what the next one is owed meanwhile
@@ -417,6 +445,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   if (looks) quota.next_sample = context.now + interval;
   if (interval > 0) context.wake(gpu, quota.next_sample);
   forget_common_arrears(context, gpu);
+  look_at_foreseen(context, gpu);
   const std::vector<Account*>& held = accounts_held(context.config(), gpu);
   for (Account* account : held) {
     if (is_at_ceiling(*account)) hold_to_ceiling(context, gpu, *account, looks);
@@ -536,6 +565,14 @@ Duration idle_release(const Gpu& gpu) {
   if (gpu.share_turn.bursts_apart()) return kIdleRelease / 5;  // the next burst waits for it, and that decides about nothing else
   if (!gpu.quota.limited) return 0;
   return gpu.quota.mode == GpuMode::kRotation ? std::clamp(gpu.switches.cost, kIdleRelease, 10 * kSecond) : kIdleRelease;
+}
+
+// One that takes turns, and pauses for hardly less than that after each short piece of work, would never show that it leaves gaps.
+Duration idle_release(const Gpu& gpu, const Client& client, Duration of_all) {
+  const Account* const account = client.indexed.tenancy->account;
+  const bool probed = gpu.quota.limited && gpu.quota.mode != GpuMode::kRotation && account != nullptr && account->limit.has_ceiling() &&
+                      account->slice.probe.turns > 0 && !account->slice.gappy && !account->gang;
+  return probed ? std::min(of_all, kIdleRelease / 2) : of_all;
 }
 
 }  // namespace nvshare::policy

@@ -259,7 +259,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
   const Quota& quota = gpu.quota;
   const Changes& changes = quota.changes;
   int64_t limited = 0;
-  size_t active = 0, present = 0, runs = 0, gone = 0, to_hold = 0, to_rank = 0;
+  size_t active = 0, present = 0, runs = 0, gone = 0, to_hold = 0, to_rank = 0, foreseen = 0;
   const Exclusive is_exclusive(config, gpu);
   for (const Account& account : quota.accounts) {
     const Seen& seen = account.seen;
@@ -271,6 +271,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
     gone += seen.gone;
     to_hold += seen.to_hold;
     to_rank += seen.to_rank;
+    foreseen += account.rhythm.foreseen;
     if (account.slice.runs && !seen.runs) return broken("runs, and is not judged");
     const bool held = account.throttled || account.yields;
     if (quota.limited && held && std::find(changes.held.begin(), changes.held.end(), &account) == changes.held.end())
@@ -298,7 +299,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
     return "others are present on GPU " + std::to_string(gpu.id) + " than are counted";
   const bool same = limited == changes.limited && active == changes.active.size() && present == changes.present.size() &&
                     runs == changes.runs.size() && gone == changes.gone.size() && to_hold == changes.to_hold.size() &&
-                    to_rank == changes.to_rank.size();
+                    to_rank == changes.to_rank.size() && foreseen == changes.foreseen.size();
   return same ? std::nullopt : std::optional<std::string>("accounts are looked at that are none");
 }
 

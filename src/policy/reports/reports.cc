@@ -118,12 +118,13 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
     const Gang* gang = gang_of(context.state, client);
     const bool gang_runs = gang != nullptr && counts.of(*gang).holders > (client.holds_lock() ? 1 : 0);
     const Duration pause = may_pause(context, gpu, client, there);
-    const Sent::Rules rules{limited, idle, gang_runs, pause};
+    const Duration release_after = idle_release(gpu, client, idle);
+    const Sent::Rules rules{limited, release_after, gang_runs, pause};
     const bool rules_change = rules != client.sent.rules;
     if (!client.holds_lock() && !rules_change) continue;
     client.sent.rules = rules;
     if (!client.holds_lock()) {
-      context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle, gang_runs, pause});
+      context.actions.push_back(SendContention{id, 0, 0, 0, limited, release_after, gang_runs, pause});
       continue;
     }
     auto [others, memory_others] = gang != nullptr ? counts.of(*gang).contenders : without(all, counted(client));
@@ -136,7 +137,7 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
     client.sent.waiters = others;
     client.sent.memory_waiters = memory_others;
     client.sent.cost = gpu.switches.cost;
-    context.actions.push_back(SendContention{id, others, memory_others, gpu.switches.cost, limited, idle, gang_runs, pause});
+    context.actions.push_back(SendContention{id, others, memory_others, gpu.switches.cost, limited, release_after, gang_runs, pause});
   }
 }
 

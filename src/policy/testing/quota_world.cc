@@ -297,7 +297,7 @@ void QuotaWorld::drop(Job& job, GrantId grant) {
   job.state = Job::State::kDraining;
   const auto kernel = static_cast<double>(job.kernel);
   const double rest = kernel - std::fmod(job.done, kernel);
-  const double ahead = std::floor(static_cast<double>(between(0, job.in_flight)) / kernel) * kernel;
+  const double ahead = std::floor(static_cast<double>(between(job.in_flight_least, job.in_flight)) / kernel) * kernel;
   job.target = std::min(job.done + rest + ahead, job.burst_end);
   later(job, job.patience, [this](Job& then) {
     if (then.state != Job::State::kDraining) return;

@@ -34,6 +34,7 @@ struct Job {
   Duration kernel = kMsec;
   Duration on = 0, off = 0;          // of work and pause; 0: never pauses
   Duration in_flight = 10 * kMsec;   // work submitted ahead, at most
+  Duration in_flight_least = 0;      // and at least
   Duration patience = 2 * kSeconds;  // a drain that takes longer is given up
   Bytes memory = 0;
 

@@ -1,9 +1,9 @@
 """Check quota: do compute limits hold? A tenant's share is the work that it got done over the work that it gets done alone, in the same run.
 
 Every tenant is one `steady` program under `nvsharectl run`; limits are set with `nvsharectl set TENANT core=N`. Rows of the table:
-single, sums, past, beside, bursty, cycles, swapping, change, overhead, drift (--rows picks; --plan short covers each row but cycles at least once
-in about six minutes, full is the whole table, drift the nine minutes with limits that change each minute, hour the same for an hour: for the
-stand-in; bursty the rows bursty and cycles in three minutes).
+single, sums, past, beside, bursty, cycles, begins, swapping, change, overhead, drift (--rows picks; --plan short covers each row but cycles and
+begins at least once in about six minutes, full is the whole table, drift the nine minutes with limits that change each minute, hour the same for an hour: for the
+stand-in; bursty the rows bursty, cycles and begins in three minutes).
 """
 import bisect
 import subprocess
@@ -14,8 +14,9 @@ from checks.nvml_beside import Dmon, NvmlBeside
 from harness import Process, Scheduler, Skip, parallel
 
 SECOND = 1_000_000_000
-ROWS = ("single", "sums", "past", "beside", "bursty", "cycles", "swapping", "change", "overhead", "drift")
-OF_PLANS = {"drift": ("drift",), "hour": ("drift",), "bursty": ("bursty", "cycles"), "short": tuple(row for row in ROWS if row != "cycles")}
+ROWS = ("single", "sums", "past", "beside", "bursty", "cycles", "begins", "swapping", "change", "overhead", "drift")
+OF_PLANS = {"drift": ("drift",), "hour": ("drift",), "bursty": ("bursty", "cycles", "begins"),
+            "short": tuple(row for row in ROWS if row not in ("cycles", "begins"))}
 LENGTHS_US = {"5us": 5, "20us": 20, "1ms": 1000, "50ms": 50_000, "300ms": 300_000}
 SMALL_LENGTHS_US = {"5us": 50, "20us": 200, "1ms": 1000, "50ms": 10_000, "300ms": 30_000}  # the stand-in's time is the processors'
 
@@ -388,6 +389,22 @@ def cycles(plan, tenants, table):
         tenants.limit("a", 100)
 
 
+def begins(plan, tenants, table):
+    """1 ms of work and 1 of pause, by a program that nobody has seen alone: it begins beside one that never pauses."""
+    alone = {"e": tenants.solo_rate("a", "20us"), "b": tenants.solo_rate("b", "20us")}
+    tenants.start("e")
+    tenants.limit("e", 30)
+    tenants.limit("b", 60)
+    begin, end, marks = tenants.together({"e": ("burst", "1000 1000"), "b": "20us"}, plan.cycle_s)
+    settled = begin + (end - begin) // 3
+    case = "1/1 ms at 30 that begins beside 1"
+    table.within(case, 30, share(marks["e"], settled, end, alone["e"]), 15.0 if plan.small else 1.5)
+    table.listed(f"{case}: neighbour", 60, share(marks["b"], settled, end, alone["b"]))
+    table.raw[case] = {"cycles": tenants.cycles["e"], "marks": thinned(marks["e"], begin)}
+    tenants.stop("e")
+    tenants.limit("b", 100)
+
+
 def change(plan, tenants, table):
     """10, 90, 10, each for a third."""
     alone = tenants.solo_rate("a", "1ms")
@@ -563,11 +580,12 @@ def quota(config, result):
                 "beside": lambda: beside(plan, tenants, table),
                 "bursty": lambda: bursty(plan, tenants, table),
                 "cycles": lambda: cycles(plan, tenants, table),
+                "begins": lambda: begins(plan, tenants, table),
                 "change": lambda: change(plan, tenants, table),
                 "overhead": lambda: overhead(plan, tenants, table),
                 "drift": lambda: drift(plan, tenants, table),
             }
-            if any(row in plan.rows for row in ("sums", "past", "beside", "cycles", "drift")):
+            if any(row in plan.rows for row in ("sums", "past", "beside", "cycles", "begins", "drift")):
                 for name in "bcd":
                     tenants.start(name)
             for row in plan.rows:
