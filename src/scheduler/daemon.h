@@ -19,6 +19,7 @@
 #include "scheduler/sockets/ask_pace.h"
 #include "scheduler/sockets/client_sockets.h"
 #include "scheduler/sockets/runtime_dir.h"
+#include "scheduler/sockets/socket_guard.h"
 #include "scheduler/viewers/change_watch.h"
 #include "scheduler/viewers/http_endpoint.h"
 #include "scheduler/viewers/shared_reports.h"
@@ -68,6 +69,7 @@ class Daemon {
   RuntimeDir runtime_dir_;
   EventLoop loop_;  // outlives what watches descriptors
   std::unique_ptr<ClientSockets> clients_;
+  std::unique_ptr<SocketGuard> socket_guard_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MemfdMaker> segment_maker_;
   SharedReports reports_;

@@ -1,8 +1,11 @@
 // A daemon that ends and starts anew: clients come back to it, sockets and locks change hands.
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <future>
 
 #include "scheduler/testing/test_daemon.h"
@@ -150,5 +153,41 @@ TEST_F(DaemonTest, SocketsOfADeadSchedulerAreReplacedAndOwnOnesRemoved) {
   ASSERT_EQ(stat((settings_.runtime_dir + "/admin").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0700u);
 }
+// ---- the clients' socket, where others can write its folder ----
+
+FileDescriptor socket_at(const std::string& path, int (*use)(int, const sockaddr*, socklen_t)) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  FileDescriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  return use(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? std::move(made) : FileDescriptor();
+}
+
+// A scheduler answers what is no message; who only listens there does not.
+bool is_served(const std::string& path) {
+  const FileDescriptor client = socket_at(path, connect);
+  if (!client || send(client.get(), "?", 1, MSG_NOSIGNAL) != 1) return false;
+  pollfd answer{client.get(), POLLIN, 0};
+  return poll(&answer, 1, 100) == 1;
+}
+
+TEST_F(DaemonTest, AClientsSocketThatOthersRemoveOrReplaceIsMadeAnew) {
+  settings_.log_level = "critical";
+  set_log_level(settings_.log_level);
+  start();
+  const std::string path = settings_.runtime_dir + protocol::kClientSocket;
+  ASSERT_TRUE(is_served(path));
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  EXPECT_TRUE(eventually([&] { return is_served(path); }));
+
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  const FileDescriptor impostor = socket_at(path, bind);
+  ASSERT_TRUE(impostor && listen(impostor.get(), 64) == 0);
+  EXPECT_TRUE(eventually([&] { return is_served(path); }));
+
+  std::filesystem::remove_all(std::filesystem::path(path).parent_path());
+  EXPECT_TRUE(eventually([&] { return is_served(path); }));
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

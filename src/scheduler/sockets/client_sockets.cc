@@ -89,6 +89,13 @@ ClientSockets::~ClientSockets() {
   closing_.close_socket_later(std::move(listener_), 0);
 }
 
+void ClientSockets::listen_at(FileDescriptor listener) {
+  accept_all();
+  accept_watch_ = {};
+  closing_.close_socket_later(std::exchange(listener_, std::move(listener)), 0);
+  accept_watch_ = Watch(loop_, listener_.get(), [this] { accept_all(); });
+}
+
 void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors descriptors) {
   auto at = connections_.find(id);
   if (at == connections_.end()) return;

@@ -34,6 +34,9 @@ class ClientSockets : public Transport {
   // Before the loop runs. The engine outlives neither the loop nor this.
   void serve(Engine& engine) { engine_ = &engine; }
 
+  // From now on; who waits at the former one is taken first.
+  void listen_at(FileDescriptor listener);
+
   void send(ConnectionId connection, const protocol::Packet& packet, Descriptors descriptors) override;
   void close(ConnectionId connection) override;
 

@@ -117,7 +117,28 @@ RuntimeDir::~RuntimeDir() {
 }
 
 std::string RuntimeDir::jobs_folder() const { return path_ + protocol::kJobsFolder; }
-Result<FileDescriptor> RuntimeDir::listen_clients() { return listen_at(path_ + protocol::kClientSocket, SOCK_SEQPACKET, 0666); }
+std::string RuntimeDir::clients_folder() const { return folder_of(path_ + protocol::kClientSocket); }
+
+Result<FileDescriptor> RuntimeDir::listen_clients() {
+  Result<FileDescriptor> listener = listen_at(path_ + protocol::kClientSocket, SOCK_SEQPACKET, 0666);
+  clients_socket_ = clients_socket_there();
+  return listener;
+}
+
+Result<FileDescriptor> RuntimeDir::listen_clients_again() {
+  if (auto ok = make_own_folder(clients_folder(), 0755); !ok) return ok.error();
+  unlink((path_ + protocol::kClientSocket).c_str());
+  return listen_clients();
+}
+
+std::pair<uint64_t, uint64_t> RuntimeDir::clients_socket_there() const {
+  struct stat status {};
+  if (lstat((path_ + protocol::kClientSocket).c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
+bool RuntimeDir::has_own_clients_socket() const { return clients_socket_.second != 0 && clients_socket_there() == clients_socket_; }
+
 Result<FileDescriptor> RuntimeDir::listen_admin() { return listen_at(path_ + protocol::kAdminSocket, SOCK_STREAM, 0600); }
 
 }  // namespace nvshare::scheduler

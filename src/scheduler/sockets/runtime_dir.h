@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "base/fd.h"
 #include "base/result.h"
@@ -21,16 +23,22 @@ class RuntimeDir {
   // Non-blocking listening sockets, in place of what a scheduler that died left behind. Refuses if somebody listens there.
   Result<FileDescriptor> listen_clients();  // SOCK_SEQPACKET, for everybody
   Result<FileDescriptor> listen_admin();    // SOCK_STREAM, in a folder for the owner
+  // The clients' socket anew, whatever is in its place. And whether what is there is the one that was made last.
+  Result<FileDescriptor> listen_clients_again();
+  bool has_own_clients_socket() const;
 
   const std::string& path() const { return path_; }
+  std::string clients_folder() const;
   std::string known_clients_file() const { return path_ + "/clients"; }
   std::string tenants_file() const { return path_ + "/tenants"; }
   std::string jobs_folder() const;
 
  private:
   RuntimeDir(std::string path, FileDescriptor lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  std::pair<uint64_t, uint64_t> clients_socket_there() const;  // device and number; zeros: there is none
 
   std::string path_;
+  std::pair<uint64_t, uint64_t> clients_socket_;
   FileDescriptor lock_;
 };
 
