@@ -106,8 +106,9 @@ def make(suite, mirror, package, place):
     try:
         with tempfile.TemporaryDirectory(prefix="nvshare-keys-") as folder:
             script = f"/usr/share/debootstrap/scripts/{SCRIPTS[mirror]}"
-            code, text = called("debootstrap", "--variant=minbase", "--include=systemd,systemd-sysv", *keyring(mirror, pathlib.Path(folder)), suite, part, mirror,
-                                script)
+            # In namespaces: killed, it leaves no process and no mount behind.
+            code, text = called("unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase", "--include=systemd,systemd-sysv",
+                                *keyring(mirror, pathlib.Path(folder)), suite, part, mirror, script)
         if code != 0:
             raise NotHad(f"debootstrap failed: {text[-500:]}")
         shutil.copy("/etc/resolv.conf", part / "etc/resolv.conf")
