@@ -150,8 +150,6 @@ Result<void> Daemon::open(const char* nvml_library) {
       settings_.register_within);
   engine_ = std::make_unique<Engine>(std::move(options), *clients_, monotonic_ns());
   clients_->serve(*engine_);
-  socket_guard_ =
-      std::make_unique<SocketGuard>(loop_, runtime_dir_, [this](FileDescriptor listener) { clients_->listen_at(std::move(listener)); });
   status_writer_ = std::make_unique<StatusWriter>(loop_, reports_);
   change_watch_ = std::make_unique<ChangeWatch>(loop_, [this](uint64_t changes) {
     for (const auto& endpoint : endpoints_) endpoint->changed(changes);
@@ -274,6 +272,8 @@ Result<void> Daemon::check_that_a_gpu_is_free() const {
 
 void Daemon::run() {
   spdlog::info("nvshare-scheduler serves {} (pid {})", settings_.runtime_dir, getpid());
+  socket_guard_ =
+      std::make_unique<SocketGuard>(loop_, runtime_dir_, [this](FileDescriptor listener) { clients_->listen_at(std::move(listener)); });
   notify_service_manager("READY=1");
   loop_.run();
   notify_service_manager("STOPPING=1");
