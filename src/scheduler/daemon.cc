@@ -129,9 +129,7 @@ Result<void> Daemon::open(const char* nvml_library) {
   if (monitor_) options.gpus = monitor_->gpus();
   if (monitor_) options.hooks.list_gpus = [this] { monitor_->list_mig_devices(); };
   if (auto ok = check_that_a_gpu_is_free(); !ok) return ok;
-  options.hooks.ask_mps = [this](ConnectionId connection, const Peer& peer, const std::string& group) {
-    mps_->ask(connection, peer.pid, {peer.uid, group});
-  };
+  options.hooks.ask_mps = [this](auto from, const auto& peer, const auto& group) { mps_->ask(from, peer.pid, {peer.uid, group}); };
   options.hooks.client_joined = [this](uid_t user) { mps_->joined(user); };
 
   // In this order: nvsharectl takes a scheduler that serves clients and no admin for one of which it sees only the clients' socket.

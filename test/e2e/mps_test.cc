@@ -361,6 +361,38 @@ TEST_F(Mps, AGroupOfThatNameOfAnotherUserIsAnother) {
   stage_.expect_success(ours);
 }
 
+// Daemons are ended user by user at the same time: they were ended one after another, within 5 s for all.
+TEST_F(Mps, AUserWhoStoppedHisDaemonsLeavesNoneOfOthersBehind) {
+  if (geteuid() != 0) GTEST_SKIP() << "takes root";
+  ASSERT_EQ(chmod(stage_.directory().c_str(), 0711), 0);
+  stage_.start_scheduler();
+  for (const std::string group : {"a", "b", "c"}) {
+    Child& child = stage_.start_command("run-" + group, {kControlPath, "run", "--trust-group", group, "/bin/true"}, false);
+    ASSERT_EQ(child.wait(patience()), 0) << child.log();
+  }
+  std::vector<std::string> command = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                                      kControlPath,       "run",           "/bin/true"};
+  Child& theirs = stage_.start_command("theirs", command, false);
+  if (theirs.wait(patience()) != 0) GTEST_SKIP() << "user 65534 cannot run what was built";
+  const auto report = stage_.status();
+  ASSERT_TRUE(report);
+  std::vector<pid_t> stopped;
+  pid_t other = 0;
+  for (const MpsReport& mps : report->mps) {
+    if (mps.user == 65534) {
+      other = mps.pid;
+    } else {
+      stopped.push_back(mps.pid);
+    }
+  }
+  ASSERT_EQ(stopped.size(), 3u);
+  ASSERT_NE(other, 0);
+  for (const pid_t pid : stopped) ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  stage_.stop_scheduler();
+  EXPECT_FALSE(lives(other)) << stage_.scheduler().log();
+  for (const pid_t pid : stopped) kill(pid, SIGKILL);
+}
+
 TEST_F(Mps, ATrustGroupThatCannotHoldIsSaid) {
   stage_.start_scheduler();
   Child& both = run("both", {{"CUDA_MPS_PIPE_DIRECTORY", "/nowhere"}}, {"--trust-group", "team"});

@@ -247,17 +247,36 @@ Result<pid_t> run(Launch launch) {
                       std::strerror(failure.number), may_not ? kHowToAllow : "");
 }
 
+// As the kernel knows it, without asking a file system that somebody may have mounted there.
+Result<struct statx> look_at(const std::string& path) {
+  struct statx status {};
+  if (statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &status) != 0)
+    return error_format("cannot look at %.150s: %s", path.c_str(), std::strerror(errno));
+  return status;
+}
+
+// Whoever owns a folder may mount something over it.
+Result<void> check_not_mounted(const std::string& path, const std::string& parent) {
+  const Result<struct statx> here = look_at(path), above = look_at(parent);
+  if (!here) return here.error();
+  if (!above) return above.error();
+  if (here->stx_dev_major == above->stx_dev_major && here->stx_dev_minor == above->stx_dev_minor) return {};
+  return error_format("%.120s is not in the file system of %.100s; unmount what is there", path.c_str(), parent.c_str());
+}
+
 // A folder that belongs to that user, with that mode; made if it is missing. Its parent is the scheduler's own, so nobody else replaces it.
-Result<void> make_folder(const std::string& path, uid_t user, gid_t group, mode_t mode) {
+// With `parent` its owner may not have mounted anything there.
+Result<void> make_folder(const std::string& path, uid_t user, gid_t group, mode_t mode, const std::string& parent = "") {
   if (mkdir(path.c_str(), mode) != 0 && errno != EEXIST)
     return error_format("cannot create %.150s: %s", path.c_str(), std::strerror(errno));
-  struct stat status {};
-  if (lstat(path.c_str(), &status) != 0) return error_format("cannot look at %.150s: %s", path.c_str(), std::strerror(errno));
-  if (!S_ISDIR(status.st_mode)) return error_format("%.150s is no folder; remove it", path.c_str());
-  if (status.st_uid != user && chown(path.c_str(), user, group) != 0) {
+  if (auto ok = parent.empty() ? Result<void>() : check_not_mounted(path, parent); !ok) return ok;
+  const Result<struct statx> status = look_at(path);
+  if (!status) return status.error();
+  if (!S_ISDIR(status->stx_mode)) return error_format("%.150s is no folder; remove it", path.c_str());
+  if (status->stx_uid != user && chown(path.c_str(), user, group) != 0) {
     return error_format("cannot give %.100s to user %u: %s%s", path.c_str(), user, std::strerror(errno), errno == EPERM ? kHowToAllow : "");
   }
-  if (status.st_uid == user && (status.st_mode & 07777) != mode && chmod(path.c_str(), mode) != 0)
+  if (status->stx_uid == user && (status->stx_mode & 07777) != mode && chmod(path.c_str(), mode) != 0)
     return error_format("cannot set permissions of %.150s: %s", path.c_str(), std::strerror(errno));
   return {};
 }
@@ -332,7 +351,7 @@ Result<MpsDaemon> start_mps_daemon(const std::string& program, const MpsUser& us
                         folders.pipes.c_str(), kPathMost - sizeof "/control_privileged");
   }
   if (auto ok = make_folder(folders.base, geteuid(), getegid(), 0755); !ok) return ok.error();
-  if (auto ok = make_folder(folders.folder, user.uid, user.gid, 0700); !ok) return ok.error();
+  if (auto ok = make_folder(folders.folder, user.uid, user.gid, 0700, folders.base); !ok) return ok.error();
   const FileDescriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const FileDescriptor output(open(folders.output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!input || !output) return error_format("cannot write %.150s: %s", folders.output.c_str(), std::strerror(errno));

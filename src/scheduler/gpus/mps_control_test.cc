@@ -191,6 +191,21 @@ TEST(MpsControl, AProcessThatNoSignalEndsIsLeftAndItsUserStartsNoOther) {
   EXPECT_TRUE(goes_on);
 }
 
+// The scheduler itself would wait for it, for good.
+TEST(MpsControl, AFileSystemOverAUsersFolderIsNotAsked) {
+  const TestFolder folder;
+  const MpsUser self{geteuid(), getegid(), {}};
+  const MpsFolders folders = MpsFolders::of(folder.path(), {self.uid, ""});
+  ASSERT_EQ(mkdir(folders.base.c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(folders.folder.c_str(), 0700), 0);
+  SilentFileSystem files(folders.folder);
+  if (!files.is_mounted()) GTEST_SKIP() << "takes root and /dev/fuse";
+  const auto started = start_mps_daemon("/bin/true", self, folders);
+  ASSERT_FALSE(started);
+  EXPECT_NE(std::string(started.error().text).find("unmount what is there"), std::string::npos) << started.error().text;
+  EXPECT_EQ(files.asked(), 0);
+}
+
 // It lived on, with nobody who reads what it prints.
 TEST(MpsControl, AFrontEndThatClosesItsOutputAndLivesIsEnded) {
   const TestFolder folder;
@@ -270,7 +285,7 @@ TEST(MpsControl, AFrontEndThatFailsOrHangsIsAnError) {
   const MpsUser self{geteuid(), getegid(), {}};
   const MpsFolders folders = MpsFolders::of(folder.path(), {self.uid, ""});
   const auto script = [&](const char* text) {
-    const std::string path = folder.path() + "/script";
+    std::string path = folder.path() + "/script";
     std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
     chmod(path.c_str(), 0700);
     return path;

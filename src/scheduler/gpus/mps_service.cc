@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::milliseconds kAskPatience{2'000};
 constexpr std::chrono::milliseconds kAskPatienceAtEnd{1'000};
 constexpr int kQuitPatienceMs = 2'000;           // at the end
-constexpr std::chrono::seconds kEndPatience{5};  // for all daemons, which their users may have stopped
+constexpr std::chrono::seconds kEndPatience{5};  // for all daemons of a user, who may have stopped them
 
 protocol::MpsGroup message_of(protocol::MpsState state, const std::string& directory, const std::string& reason) {
   protocol::MpsGroup message{};
@@ -242,15 +242,20 @@ void MpsService::rearm() {
 
 void MpsService::end_unused() {
   const auto until = std::chrono::steady_clock::now() + kEndPatience;
-  for (auto& [group, daemon] : daemons_) {
-    if (std::chrono::steady_clock::now() >= until) {
-      spdlog::warn("MPS daemons take long to answer: those from {} on stay; the next scheduler takes them over", group.text());
-      return;
-    }
-    if (!end_unless_used(group, daemon) || group.name.empty()) continue;
-    remove_mps_folders(daemon.user, daemon.folders);
-    unlink(daemon.folders.output.c_str());
+  UserJobs jobs(MpsGroups::kUsersMost);
+  for (auto& entry : daemons_) {
+    jobs.later(entry.first.user, [this, until, &group = entry.first, &daemon = entry.second] {
+      if (std::chrono::steady_clock::now() >= until) {
+        spdlog::warn("MPS of {}: others of that user took long to answer: its daemon stays; the next scheduler takes it over",
+                     group.text());
+        return;
+      }
+      if (!end_unless_used(group, daemon) || group.name.empty()) return;
+      remove_mps_folders(daemon.user, daemon.folders);
+      unlink(daemon.folders.output.c_str());
+    });
   }
+  jobs.finish();
 }
 
 // Whether none runs any more.

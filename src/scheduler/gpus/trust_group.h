@@ -3,8 +3,8 @@
 
 #include <sys/types.h>
 
-#include <compare>
 #include <string>
+#include <tuple>
 
 namespace nvshare::scheduler {
 
@@ -13,7 +13,8 @@ struct TrustGroup {
   uid_t user = 0;
   std::string name;  // empty: programs that name none
 
-  auto operator<=>(const TrustGroup&) const = default;
+  bool operator==(const TrustGroup&) const = default;
+  bool operator<(const TrustGroup& other) const { return std::tie(user, name) < std::tie(other.user, other.name); }
   std::string text() const { return "user " + std::to_string(user) + (name.empty() ? "" : ", trust group " + name); }
 };
 

@@ -35,6 +35,11 @@ void UserJobs::later(uid_t user, std::function<void()> job) {
   }
 }
 
+void UserJobs::finish() {
+  const Lock lock(mutex_);
+  done_.wait(mutex_, [this]() REQUIRES(mutex_) { return waiting_.empty() && busy_.empty(); });
+}
+
 void UserJobs::end() {
   {
     const Lock lock(mutex_);
@@ -77,6 +82,7 @@ void UserJobs::work() {
     lock.lock();
     busy_.erase(user);
     ++idle_;
+    if (waiting_.empty() && busy_.empty()) done_.notify_all();
   }
 }
 

@@ -24,6 +24,7 @@ class UserJobs {
   UserJobs& operator=(const UserJobs&) = delete;
 
   void later(uid_t user, std::function<void()> job);
+  void finish();  // waits for all of them
   void end();
 
  private:
@@ -33,6 +34,7 @@ class UserJobs {
   const size_t threads_most_;
   Mutex mutex_;
   Condition wake_;
+  Condition done_;
   std::map<uid_t, std::deque<std::function<void()>>> waiting_ GUARDED_BY(mutex_);
   std::set<uid_t> busy_ GUARDED_BY(mutex_);  // users with a job that runs
   size_t idle_ GUARDED_BY(mutex_) = 0;       // threads that wait, or have just been started

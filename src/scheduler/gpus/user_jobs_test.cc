@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace nvshare::scheduler {
@@ -63,6 +66,20 @@ TEST(UserJobs, AtTheEndWhatRunsIsWaitedForAndTheRestDropped) {
   EXPECT_TRUE(ended);
   EXPECT_EQ(*dropped, 0);
   EXPECT_EQ(dropped.use_count(), 1);
+}
+
+TEST(UserJobs, FinishWaitsForAll) {
+  std::atomic<int> done = 0;
+  UserJobs jobs(4);
+  jobs.finish();
+  for (int i = 0; i < 40; ++i) {
+    jobs.later(static_cast<uid_t>(i % 7), [&done] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ++done;
+    });
+  }
+  jobs.finish();
+  EXPECT_EQ(done, 40);
 }
 
 // Its error is the scheduler's log's, and the next runs.
