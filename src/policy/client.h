@@ -109,6 +109,7 @@ struct Sums {
 };
 
 struct Gpu;
+struct Spread;
 struct Tenancy;
 
 // Which of a GPU's indexes have a client.
@@ -321,7 +322,8 @@ struct Noted {
 struct Indexed {
   Gpu* home = nullptr;  // null: a copy, to be looked at
   Tenancy* tenancy = nullptr;
-  Sums counted;  // its part of Gpu::sums
+  Spread* spread = nullptr;  // its tenant's, where it may be in a gang
+  Sums counted;              // its part of Gpu::sums
   Roles roles;
   QueueEntry queued;
   bool keeps_place = false;        // in Lockless::keepers

@@ -102,8 +102,8 @@ static void forget_priority(Gpu& gpu, const Client& client) {
 static void note_on_several(State& state, TenantId tenant, Spread& spread) {
   if (state.config.gang_turns && spread.on.size() > 1 && spread.clients <= kGangMost) {
     state.on_several.emplace(tenant, &spread);
-  } else {
-    state.on_several.erase(tenant);
+  } else if (state.on_several.erase(tenant)) {
+    state.apart.insert(tenant);
   }
 }
 
@@ -115,8 +115,19 @@ void note_gang_turns_changed(State& state) {
   }
 }
 
+// One more GPU of a tenant's, which others of its GPUs are tied to already, ties nothing else.
+static bool is_tied_already(const State& state, const Gpu& gpu, TenantId tenant, const Spread& spread) {
+  if (state.homes.at(tenant).size() != spread.on.size()) return false;  // its other clients tie as well, but in one direction
+  const auto here = state.around.find(gpu.id);
+  return here != state.around.end() && std::all_of(spread.on.begin(), spread.on.end(), [&](const auto& on) {
+           const auto there = state.around.find(on.first);
+           return there != state.around.end() && there->second == here->second;
+         });
+}
+
 void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   Tenancy& tenancy = gpu.of_tenant[client.tenant];
+  const bool was_here = tenancy.clients.begin() != tenancy.clients.end(), was_on_several = state.on_several.contains(client.tenant);
   tenancy.clients.emplace(client.id, &client);
   client.indexed.tenancy = &tenancy;
   if (tenancy.account == nullptr) {
@@ -128,15 +139,21 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   ++gpu.priorities[client.priority];
   gpu.ceilings.due = true;
   client.indexed.home = &gpu;
-  state.around.clear();
   state.clients.insert(client.id, &client);
   ++state.homes[client.tenant][gpu.id];
-  if (!client.gang) return;
+  if (!client.gang) {
+    if (was_on_several && !was_here) state.around.clear();
+    return;
+  }
   Spread& spread = state.spread[client.tenant];
-  ++spread.on[gpu.id];
+  client.indexed.spread = &spread;
+  const bool was_on = spread.on[gpu.id]++ > 0;
   ++spread.clients;
   spread.changed = true;
   note_on_several(state, client.tenant, spread);
+  const bool is_on_several = state.on_several.contains(client.tenant);
+  const bool ties_as_before = was_on_several == is_on_several && (!is_on_several || was_on);
+  if (!ties_as_before && !(is_on_several && is_tied_already(state, gpu, client.tenant, spread))) state.around.clear();
 }
 
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
@@ -153,17 +170,23 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
     gpu.of_tenant.erase(here);
   }
   forget_priority(gpu, client);
-  state.around.clear();
+  const bool was_on_several = state.on_several.contains(client.tenant), is_here = gpu.of_tenant.contains(client.tenant);
   state.clients.erase(client.id);
   const auto home = state.homes.find(client.tenant);
   if (--home->second[gpu.id] == 0) home->second.erase(gpu.id);
   if (home->second.empty()) state.homes.erase(home);
-  if (!client.gang) return;
+  if (!client.gang) {
+    if (was_on_several && !is_here) state.around.clear();
+    return;
+  }
   const auto spread = state.spread.find(client.tenant);
-  if (--spread->second.on[gpu.id] == 0) spread->second.on.erase(gpu.id);
+  const bool is_on = --spread->second.on[gpu.id] > 0;
+  if (!is_on) spread->second.on.erase(gpu.id);
   --spread->second.clients;
   spread->second.changed = true;
   note_on_several(state, client.tenant, spread->second);
+  const bool is_on_several = state.on_several.contains(client.tenant);
+  if (was_on_several != is_on_several || (is_on_several && !is_on)) state.around.clear();
   if (spread->second.on.empty()) state.spread.erase(spread);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -250,6 +251,7 @@ struct Gang {
   uint64_t gpus = 0;            // a bit for each, some may share one
   bool whole = false;           // its turns are on all GPUs together: its clients fit together on each GPU
   bool split_noted = false;
+  bool parted = false;    // gangs of single processes of this tenant are known, too
   Instant last_used = 0;  // end of its last turn
 
   // Its turn: from the first grant until no member holds the lock.
@@ -274,7 +276,9 @@ struct Gang {
 struct Spread {
   std::map<GpuId, int64_t> on;
   size_t clients = 0;
-  bool changed = true;  // since the tenant's gang was formed
+  bool changed = true;   // since the tenant's gang was formed
+  Gang* gang = nullptr;  // that one; null: none is
+  uint64_t seen_by = 0;  // the latest of State::searches that came by
 };
 
 using Gpus = std::vector<Gpu*>;  // in the order of their ids
@@ -300,14 +304,17 @@ class State {
   std::map<GpuId, Gpu*> limited;                       // GPUs on which time is billed (Quota::limited)
   std::map<GangId, Gang> gangs;                        // kept up to date by form_gangs()
   std::map<TenantId, Spread> spread;                   // of tenants' clients that may be in gangs
-  FlatMap<TenantId, Spread*> on_several;    // where gangs are wanted: tenants of `spread` with several GPUs and at most kGangMost clients
-  std::map<GpuId, std::set<GpuId>> around;  // as gpus_around() found them, for one, since clients came or went
+  FlatMap<TenantId, Spread*> on_several;  // where gangs are wanted: tenants of `spread` with several GPUs and at most kGangMost clients
+  std::map<GpuId, std::shared_ptr<const std::vector<GpuId>>>
+      around;                                           // as gpus_around() found them since that may have changed; many share one
+  std::set<TenantId> apart;                             // that have left on_several since gangs were formed
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone
   std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
   std::map<TenantId, TenantTurns> turns;                // of tenants that take theirs in another way than all
   std::set<TenantId> suspended;                         // that get no turns
   std::optional<HostRoom> host;                         // nullopt: nobody said, so it is not a bound
   Gpus settled;                                         // in the last step
+  uint64_t searches = 0;                                // of find_around()
   uint64_t next_arrival = 1;
   uint64_t next_count = 1;  // of contention
   GrantId next_grant = 1;

@@ -128,6 +128,9 @@ bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Ga
 }
 
 bool is_among(const Gpus& gpus, GpuId id) {
+  if (gpus.empty()) return false;
+  const GpuId first = gpus.front()->id, last = gpus.back()->id;
+  if (id < first || id > last || last - first + 1 == gpus.size()) return first <= id && id <= last;
   const auto at = std::lower_bound(gpus.begin(), gpus.end(), id, [](const Gpu* gpu, GpuId other) { return gpu->id < other; });
   return at != gpus.end() && (*at)->id == id;
 }
@@ -149,12 +152,17 @@ void set_members(Gang& gang, std::vector<Gang::Member> members) {
   for (const Gang::Member& member : gang.members) gang.gpus |= bit_of(member.gpu);
 }
 
-// `members`: who they are, where that may have changed.
+// `known`: null where it is to be looked for. `members`: who they are, where that may have changed.
 template <typename Members>
-Gang& form_gang(Context& context, GangId id, bool changed, Members members) {
+Gang& form_gang(Context& context, GangId id, Gang* known, bool changed, Members members) {
   State& state = context.state;
-  const auto [at, is_new] = state.gangs.try_emplace(id);
-  Gang& gang = at->second;
+  bool is_new = false;
+  if (known == nullptr) {
+    const auto [at, emplaced] = state.gangs.try_emplace(id);
+    known = &at->second;
+    is_new = emplaced;
+  }
+  Gang& gang = *known;
   gang.id = id;
   if (is_new || changed) set_members(gang, members());
   if (is_new) {
@@ -166,34 +174,33 @@ Gang& form_gang(Context& context, GangId id, bool changed, Members members) {
 }
 
 // Of a tenant whose clients do not fit together.
-void form_gangs_of_processes(Context& context, const Gang& all) {
+void form_gangs_of_processes(Context& context, Gang& all) {
+  if (all.whole && !all.parted) return;
   State& state = context.state;
   const TenantId tenant = all.id.tenant;
   auto at = state.gangs.upper_bound({tenant, 0});
-  if (all.whole && (at == state.gangs.end() || at->first.tenant != tenant)) return;
   std::map<ProcessId, std::vector<Gang::Member>> of_processes;
   if (!all.whole) {
     for (const Gang::Member& member : all.members) of_processes[member.is->process].push_back(member);
   }
   // Members are in the order of their GPUs.
   std::erase_if(of_processes, [](const auto& entry) { return entry.first == 0 || entry.second.front().gpu == entry.second.back().gpu; });
+  all.parted = !of_processes.empty();
   while (at != state.gangs.end() && at->first.tenant == tenant)
     at = of_processes.contains(at->first.process) ? std::next(at) : state.gangs.erase(at);
   for (auto& [process, members] : of_processes) {
-    follow_turn(context, form_gang(context, {tenant, process}, true, [&own = members] { return std::move(own); }));
+    follow_turn(context, form_gang(context, {tenant, process}, nullptr, true, [&own = members] { return std::move(own); }));
   }
 }
 
-}  // namespace
-
-void form_gangs(Context& context, const Gpus& gpus) {
-  State& state = context.state;
-  for (auto at = state.gangs.begin(); at != state.gangs.end();) {
-    const TenantId tenant = at->first.tenant;
-    if (state.on_several.contains(tenant)) {
-      ++at;
-      continue;
-    }
+// Of tenants that are on several GPUs no more.
+void forget_gangs(State& state) {
+  for (const TenantId tenant : std::exchange(state.apart, {})) {
+    if (state.on_several.contains(tenant)) continue;
+    const auto first = state.gangs.lower_bound({tenant, 0});
+    auto end = first;
+    while (end != state.gangs.end() && end->first.tenant == tenant) ++end;
+    if (first == end) continue;
     for (auto& [gpu_id, gpu] : state.gpus) {
       each_client(gpu, tenant, [](Client& client) {
         client.place = {};
@@ -201,14 +208,23 @@ void form_gangs(Context& context, const Gpus& gpus) {
         forget_unmet(client);
       });
     }
-    at = state.gangs.erase(at);
+    state.gangs.erase(first, end);
+    if (const auto spread = state.spread.find(tenant); spread != state.spread.end()) spread->second.gang = nullptr;
   }
+}
 
+}  // namespace
+
+void form_gangs(Context& context, const Gpus& gpus) {
+  State& state = context.state;
+  if (!state.apart.empty()) forget_gangs(state);
   for (const auto& [id, spread] : state.on_several) {
     if (!is_among(gpus, spread->on.begin()->first)) continue;  // nor are its others
     const TenantId tenant = id;
     const bool changed = std::exchange(spread->changed, false);
-    Gang& gang = form_gang(context, {tenant, 0}, changed, [&, spread = spread] { return members_of(state, tenant, *spread); });
+    Gang& gang =
+        form_gang(context, {tenant, 0}, spread->gang, changed, [&, spread = spread] { return members_of(state, tenant, *spread); });
+    spread->gang = &gang;
     if (!gang.whole && !gang.split_noted) {
       gang.split_noted = true;
       context.note(Note::Level::kInfo, gang.members.front().client,
@@ -220,11 +236,10 @@ void form_gangs(Context& context, const Gpus& gpus) {
 }
 
 Gang* find_gang(State& state, const Client& client) {
-  for (const GangId id : {GangId{client.tenant, 0}, GangId{client.tenant, client.process}}) {
-    const auto at = state.gangs.find(id);
-    if (at != state.gangs.end() && at->second.whole) return &at->second;
-  }
-  return nullptr;
+  Gang* const all = client.indexed.spread != nullptr ? client.indexed.spread->gang : nullptr;
+  if (all == nullptr || all->whole) return all;
+  const auto at = all->parted ? state.gangs.find({client.tenant, client.process}) : state.gangs.end();
+  return at != state.gangs.end() && at->second.whole ? &at->second : nullptr;
 }
 
 bool is_member(const Gang& gang, const Client& client) {
@@ -307,31 +322,38 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
   return std::max(due, retry_at);
 }
 
-static std::set<GpuId> find_around(const State& state, GpuId gpu) {
+// In order. Where all ties hold both ways, what one of them reaches all of them reach.
+static const std::vector<GpuId>& gpus_around(State& state, GpuId gpu) {
+  if (const auto known = state.around.find(gpu); known != state.around.end()) return *known->second;
+  const uint64_t search = ++state.searches;
   std::set<GpuId> around = {gpu};
-  std::set<TenantId> seen;
   std::vector<GpuId> look = {gpu};
+  bool both_ways = true;
   while (!look.empty()) {
     const Gpu& at = state.gpus.at(look.back());
     look.pop_back();
     for (const auto& [tenant, clients] : at.of_tenant) {
       const auto several = state.on_several.find(tenant);
-      if (several == state.on_several.end() || !seen.insert(tenant).second) continue;
-      for (const auto& [other, count] : several->second->on) {
+      if (several == state.on_several.end()) continue;
+      Spread& spread = *several->second;
+      both_ways = both_ways && spread.on.contains(at.id);
+      if (std::exchange(spread.seen_by, search) == search) continue;
+      for (const auto& [other, count] : spread.on) {
         if (around.insert(other).second) look.push_back(other);
       }
     }
   }
-  return around;
+  const auto found = std::make_shared<const std::vector<GpuId>>(around.begin(), around.end());
+  if (!both_ways) return *(state.around[gpu] = found);
+  for (const GpuId each : around) state.around[each] = found;
+  return *state.around[gpu];
 }
 
 std::set<GpuId> gpus_around(State& state, std::set<GpuId> around) {
   if (state.on_several.empty()) return around;
   const std::set<GpuId> from = around;
   for (const GpuId gpu : from) {
-    const auto known = state.around.find(gpu);
-    const std::set<GpuId>& others =
-        known != state.around.end() ? known->second : state.around.emplace(gpu, find_around(state, gpu)).first->second;
+    const std::vector<GpuId>& others = gpus_around(state, gpu);
     around.insert(others.begin(), others.end());
   }
   return around;
@@ -345,6 +367,10 @@ void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besid
   }
   Gpu* const* const only = std::get_if<Gpu*>(&concerned);
   if (only != nullptr && besides.empty() && state.on_several.empty()) return state.settled.push_back(*only);
+  if (only != nullptr && besides.empty()) {
+    for (const GpuId id : gpus_around(state, (*only)->id)) state.settled.push_back(&state.gpus.at(id));
+    return;
+  }
   if (only != nullptr) {
     besides.insert((*only)->id);
   } else {
@@ -377,6 +403,13 @@ GangsInUse gangs_in_use(const State& state) {
 }
 
 std::set<GangId> rivals_of(const Context& context, const GangsInUse& in_use, const Gang& comes) {
+  if (may_wait_on(comes, comes) == 0) return {};
+  GangsInUse may_wait;  // for it: few, as those in use mostly have what they want
+  for (const Gang* gang : in_use) {
+    if (gang == &comes || (may_wait_on(*gang, comes) & comes.gpus) == 0) continue;
+    if (may_wait_for(context, *gang, comes, comes)) may_wait.push_back(gang);
+  }
+  if (may_wait.empty()) return {};
   GangsInUse others = in_use;  // that are not reached
   std::erase(others, &comes);
   std::vector<const Gang*> reached;  // may be waited for, directly or by way of others
@@ -395,7 +428,7 @@ std::set<GangId> rivals_of(const Context& context, const GangsInUse& in_use, con
   }
   std::set<GangId> rivals;
   for (const Gang* gang : reached) {
-    if (may_wait_for(context, *gang, comes, comes)) rivals.insert(gang->id);
+    if (std::find(may_wait.begin(), may_wait.end(), gang) != may_wait.end()) rivals.insert(gang->id);
   }
   return rivals;
 }

@@ -352,6 +352,43 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
   return same ? std::nullopt : std::optional("the queue of GPU " + std::to_string(gpu.id) + " has clients that do not wait");
 }
 
+// By way of tenants on several GPUs, as gpus_around() has it, found in the plainest way.
+std::vector<GpuId> reached_from(const State& state, GpuId gpu) {
+  std::set<GpuId> reached = {gpu};
+  for (size_t before = 0; before != reached.size();) {
+    before = reached.size();
+    for (const auto& [tenant, spread] : state.on_several) {
+      const bool is_there = std::any_of(reached.begin(), reached.end(), [&, id = tenant](GpuId at) {
+        const auto there = state.gpus.find(at);
+        return there != state.gpus.end() && there->second.of_tenant.contains(id);
+      });
+      if (!is_there) continue;
+      for (const auto& [other, count] : spread->on) reached.insert(other);
+    }
+  }
+  return {reached.begin(), reached.end()};
+}
+
+// What is kept of gangs, so that it is not looked for.
+std::optional<std::string> check_gangs(const State& state) {
+  for (const auto& [gpu, around] : state.around) {
+    if (*around != reached_from(state, gpu)) return "other GPUs are tied to GPU " + std::to_string(gpu) + " than it is known";
+  }
+  for (const auto& [tenant, spread] : state.spread) {
+    const auto gang = state.gangs.find({tenant, 0});
+    if (spread.gang != (gang == state.gangs.end() ? nullptr : &gang->second)) return "a tenant's gang is not the one that is known";
+    const auto part = state.gangs.upper_bound({tenant, 0});
+    const bool parted = part != state.gangs.end() && part->first.tenant == tenant;
+    if (parted != (spread.gang != nullptr && spread.gang->parted)) return "gangs of a tenant's processes are not known";
+    for (const auto& [gpu, count] : spread.on) {
+      for (const auto& [id, client] : state.gpus.at(gpu).of_tenant.at(tenant).clients) {
+        if (client->gang && client->indexed.spread != &spread) return "client " + std::to_string(id) + " does not know its tenant's gang";
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> check_invariants(const State& state) {
@@ -378,6 +415,7 @@ std::optional<std::string> check_invariants(const State& state) {
     }
   }
   if (clients != state.clients.size()) return "the index holds clients that left";
+  if (auto found = check_gangs(state)) return found;
   for (const auto& [tenant, spread] : state.spread) {
     size_t sum = 0;
     for (const auto& [gpu, count] : spread.on) sum += static_cast<size_t>(count);
