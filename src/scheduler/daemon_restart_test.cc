@@ -5,8 +5,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <future>
+#include <thread>
 
 #include "scheduler/testing/test_daemon.h"
 
@@ -187,6 +191,41 @@ TEST_F(DaemonTest, AClientsSocketThatOthersRemoveOrReplaceIsMadeAnew) {
 
   std::filesystem::remove_all(std::filesystem::path(path).parent_path());
   EXPECT_TRUE(eventually([&] { return is_served(path); }));
+}
+
+// Who can write the folder has a moment between a socket's birth and its permissions, if it is born there.
+TEST_F(DaemonTest, ALinkInPlaceOfTheClientsSocketKeepsItsTargetsPermissions) {
+  auto folder = RuntimeDir::open(settings_.runtime_dir);
+  ASSERT_TRUE(folder) << folder.error().text;
+  const auto first = folder->listen_clients();
+  ASSERT_TRUE(first) << first.error().text;
+  const std::string path = settings_.runtime_dir + protocol::kClientSocket;
+  const std::string target = settings_.runtime_dir + "/target";
+  std::ofstream(target) << "of root alone\n";
+  ASSERT_EQ(chmod(target.c_str(), 0600), 0);
+
+  std::atomic<bool> ends = false;
+  std::thread attacker([&] {
+    const std::string link = path + ".link";
+    while (!ends) {
+      if (symlink(target.c_str(), link.c_str()) == 0 || errno == EEXIST) rename(link.c_str(), path.c_str());
+    }
+  });
+  for (const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500); std::chrono::steady_clock::now() < until;) {
+    const auto listener = folder->listen_clients_again();
+    EXPECT_TRUE(listener) << listener.error().text;
+  }
+  ends = true;
+  attacker.join();
+  struct stat status {};
+  ASSERT_EQ(stat(target.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+
+  const auto last = folder->listen_clients_again();
+  EXPECT_TRUE(last && folder->has_own_clients_socket());
+  unlink(path.c_str());
+  const FileDescriptor impostor = socket_at(path, bind);
+  EXPECT_TRUE(impostor && !folder->has_own_clients_socket());
 }
 
 }  // namespace

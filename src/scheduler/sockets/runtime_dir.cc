@@ -56,24 +56,18 @@ Result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
-Result<FileDescriptor> listen_at(const std::string& path, int type, mode_t mode) {
-  Result<sockaddr_un> address = address_of(path);
-  if (!address) return address.error();
-  const auto* generic = reinterpret_cast<const sockaddr*>(&*address);
-  FileDescriptor probe(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (probe && (connect(probe.get(), generic, sizeof *address) == 0 || errno == EAGAIN)) {
-    return error_format("somebody already listens at %.180s", path.c_str());
-  }
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) return error_format("cannot replace %.150s: %s", path.c_str(), std::strerror(errno));
-  FileDescriptor listener(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener || bind(listener.get(), generic, sizeof *address) != 0 || chmod(path.c_str(), mode) != 0 ||
-      listen(listener.get(), kBacklog) != 0) {
-    return error_format("cannot listen at %.150s: %s", path.c_str(), std::strerror(errno));
-  }
-  return listener;
+bool somebody_listens_at(const sockaddr_un& address, int type) {
+  const FileDescriptor probe(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return probe && (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN);
 }
 
 std::string folder_of(const std::string& socket) { return socket.substr(0, socket.rfind('/')); }
+
+FileId file_at(const std::string& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
 
 }  // namespace
 
@@ -119,26 +113,48 @@ RuntimeDir::~RuntimeDir() {
 std::string RuntimeDir::jobs_folder() const { return path_ + protocol::kJobsFolder; }
 std::string RuntimeDir::clients_folder() const { return folder_of(path_ + protocol::kClientSocket); }
 
-Result<FileDescriptor> RuntimeDir::listen_clients() {
-  Result<FileDescriptor> listener = listen_at(path_ + protocol::kClientSocket, SOCK_SEQPACKET, 0666);
-  clients_socket_ = clients_socket_there();
-  return listener;
+Result<RuntimeDir::Listener> RuntimeDir::listen_at(const std::string& path, int type, mode_t mode, bool whoever_listens) const {
+  Result<sockaddr_un> there = address_of(path);
+  if (!there) return there.error();
+  if (!whoever_listens && somebody_listens_at(*there, type)) return error_format("somebody already listens at %.180s", path.c_str());
+  const std::string made = path_ + "/socket.new";
+  const Result<sockaddr_un> address = address_of(made);
+  if (!address) return address.error();
+  unlink(made.c_str());
+  Listener listener{FileDescriptor(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), {}};
+  if (!listener.socket || bind(listener.socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 ||
+      chmod(made.c_str(), mode) != 0 || ::listen(listener.socket.get(), kBacklog) != 0) {
+    return error_format("cannot listen at %.150s: %s", path.c_str(), std::strerror(errno));
+  }
+  listener.file = file_at(made);
+  if (rename(made.c_str(), path.c_str()) == 0) return listener;
+  const int problem = errno;
+  unlink(made.c_str());
+  return error_format("cannot replace %.150s: %s", path.c_str(), std::strerror(problem));
 }
+
+Result<FileDescriptor> RuntimeDir::listen_clients(bool whoever_listens) {
+  Result<Listener> listener = listen_at(path_ + protocol::kClientSocket, SOCK_SEQPACKET, 0666, whoever_listens);
+  if (!listener) return listener.error();
+  clients_socket_ = listener->file;
+  return std::move(listener->socket);
+}
+
+Result<FileDescriptor> RuntimeDir::listen_clients() { return listen_clients(false); }
 
 Result<FileDescriptor> RuntimeDir::listen_clients_again() {
   if (auto ok = make_own_folder(clients_folder(), 0755); !ok) return ok.error();
-  unlink((path_ + protocol::kClientSocket).c_str());
-  return listen_clients();
+  return listen_clients(true);
 }
 
-std::pair<uint64_t, uint64_t> RuntimeDir::clients_socket_there() const {
-  struct stat status {};
-  if (lstat((path_ + protocol::kClientSocket).c_str(), &status) != 0) return {};
-  return {status.st_dev, status.st_ino};
+bool RuntimeDir::has_own_clients_socket() const {
+  return clients_socket_ != FileId{} && file_at(path_ + protocol::kClientSocket) == clients_socket_;
 }
 
-bool RuntimeDir::has_own_clients_socket() const { return clients_socket_.second != 0 && clients_socket_there() == clients_socket_; }
-
-Result<FileDescriptor> RuntimeDir::listen_admin() { return listen_at(path_ + protocol::kAdminSocket, SOCK_STREAM, 0600); }
+Result<FileDescriptor> RuntimeDir::listen_admin() {
+  Result<Listener> listener = listen_at(path_ + protocol::kAdminSocket, SOCK_STREAM, 0600, false);
+  if (!listener) return listener.error();
+  return std::move(listener->socket);
+}
 
 }  // namespace nvshare::scheduler

@@ -1,6 +1,8 @@
 // The folder that the scheduler's sockets live in, and the proof that no other scheduler serves it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -10,6 +12,8 @@
 #include "base/result.h"
 
 namespace nvshare::scheduler {
+
+using FileId = std::pair<uint64_t, uint64_t>;  // device and number; zeros: there is none
 
 class RuntimeDir {
  public:
@@ -35,10 +39,17 @@ class RuntimeDir {
 
  private:
   RuntimeDir(std::string path, FileDescriptor lock) : path_(std::move(path)), lock_(std::move(lock)) {}
-  std::pair<uint64_t, uint64_t> clients_socket_there() const;  // device and number; zeros: there is none
+  struct Listener {
+    FileDescriptor socket;
+    FileId file;
+  };
+  // Made in our own folder and then moved: where others can write, a link in its place would have its target's permissions changed, and
+  // another socket would be taken for ours. `whoever_listens`: also where somebody does, who is then found no more.
+  Result<Listener> listen_at(const std::string& path, int type, mode_t mode, bool whoever_listens) const;
+  Result<FileDescriptor> listen_clients(bool whoever_listens);
 
   std::string path_;
-  std::pair<uint64_t, uint64_t> clients_socket_;
+  FileId clients_socket_;
   FileDescriptor lock_;
 };
 
