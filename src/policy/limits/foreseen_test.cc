@@ -8,8 +8,8 @@
 namespace nvshare::policy::testing {
 namespace {
 
-constexpr Duration kSettles = 2 * kSeconds;
-constexpr Duration kLasts = 20 * kSeconds;
+constexpr Duration kWarmsUp = 2 * kSeconds;
+constexpr Duration kMeasured = 20 * kSeconds;
 constexpr Duration kOn = 3270 * kUs, kOff = 7100 * kUs;  // hardly more than 30 %
 
 // A program that works and pauses, and one that never pauses, in percent of the GPU's time.
@@ -27,14 +27,14 @@ struct Pair {
     neighbour = job.id;
   }
   void run() {
-    world.run_for(kSettles);
+    world.run_for(kWarmsUp);
     const double own_before = world.work(1), others_before = world.work(2);
     const uint64_t drops_before = world.job(neighbour).drops;
-    world.run_for(kLasts);
+    world.run_for(kMeasured);
     EXPECT_EQ(world.broken(), std::nullopt) << world.describe();
-    own = 100 * (world.work(1) - own_before) / static_cast<double>(kLasts);
-    neighbours = 100 * (world.work(2) - others_before) / static_cast<double>(kLasts);
-    drops_a_second = static_cast<double>(world.job(neighbour).drops - drops_before) / (static_cast<double>(kLasts) / 1e9);
+    own = 100 * (world.work(1) - own_before) / static_cast<double>(kMeasured);
+    neighbours = 100 * (world.work(2) - others_before) / static_cast<double>(kMeasured);
+    drops_a_second = static_cast<double>(world.job(neighbour).drops - drops_before) / (static_cast<double>(kMeasured) / 1e9);
   }
 
   QuotaWorld world;

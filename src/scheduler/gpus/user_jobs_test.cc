@@ -13,7 +13,7 @@
 namespace nvshare::scheduler {
 namespace {
 
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kJobsEndWithin{20};
 
 // One thread made all: who made his daemon answer slowly held up everybody's.
 TEST(UserJobs, OneUsersWaitHoldsUpNobodyElse) {
@@ -24,11 +24,11 @@ TEST(UserJobs, OneUsersWaitHoldsUpNobodyElse) {
     begun.set_value();
     end.wait();
   });
-  ASSERT_EQ(begun.get_future().wait_for(kPatience), std::future_status::ready);
+  ASSERT_EQ(begun.get_future().wait_for(kJobsEndWithin), std::future_status::ready);
   for (const uid_t user : {2, 3, 2}) {
     std::promise<void> done;
     jobs.later(user, [&done] { done.set_value(); });
-    EXPECT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready) << user;
+    EXPECT_EQ(done.get_future().wait_for(kJobsEndWithin), std::future_status::ready) << user;
   }
   may_end.set_value();
 }
@@ -42,7 +42,7 @@ TEST(UserJobs, ThoseOfOneUserRunInOrderAndNeverAtTheSameTime) {
     jobs.later(2, [] {});
   }
   jobs.later(1, [&all] { all.set_value(); });
-  ASSERT_EQ(all.get_future().wait_for(kPatience), std::future_status::ready);
+  ASSERT_EQ(all.get_future().wait_for(kJobsEndWithin), std::future_status::ready);
   ASSERT_EQ(order.size(), 1000u);
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[static_cast<size_t>(i)], i);
 }
@@ -88,7 +88,7 @@ TEST(UserJobs, AJobThatThrowsEndsNothing) {
   UserJobs jobs(1);
   jobs.later(1, [] { throw std::runtime_error("a job failed"); });
   jobs.later(1, [&done] { done.set_value(); });
-  EXPECT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(done.get_future().wait_for(kJobsEndWithin), std::future_status::ready);
 }
 
 }  // namespace
