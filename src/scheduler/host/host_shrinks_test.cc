@@ -1,4 +1,4 @@
-// Who is asked to give back what it does not use, and how long others wait for it.
+// Clients that are asked to give back what they do not use, and how long others wait for them.
 #include "scheduler/testing/test_host_budget.h"
 
 namespace nvshare::scheduler {
