@@ -32,7 +32,7 @@ void SocketGuard::watch_folder() { inotify_add_watch(events_.get(), folder_.clie
 
 void SocketGuard::look() {
   char events[16384];
-  while (read(events_.get(), events, sizeof events) > 0) continue;
+  while (::read(events_.get(), events, sizeof events) > 0) continue;
   looked_at_ = monotonic_ns();
   if (folder_.has_own_clients_socket()) return;
   Result<FileDescriptor> listener = folder_.listen_clients_again();
