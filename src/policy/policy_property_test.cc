@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "policy/testing/test_world.h"
+#include "repeats.h"
 
 namespace nvshare::policy::testing {
 namespace {
@@ -140,12 +141,7 @@ class Workload {
   World world_;
 };
 
-// One thread and no memory of its own: sanitizers learn little from more.
-#ifdef NVSHARE_SANITIZED
-constexpr int64_t kRuns = 30;
-#else
-constexpr int64_t kRuns = 300;
-#endif
+constexpr int64_t kRuns = repeats(300, 30);
 
 void hold(uint64_t base, Traits traits, bool all_finish) {
   const int64_t only = from_environment("NVSHARE_TEST_SEED", -1);

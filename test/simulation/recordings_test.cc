@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "folder.h"
+#include "repeats.h"
 #include "replay/answers.h"
 #include "run.h"
 #include "scheduler/log.h"
@@ -68,11 +69,7 @@ class Recordings : public testing::Test {
 };
 
 TEST_F(Recordings, OfSimulatedRunsAreAnsweredTheSame) {
-#ifdef NVSHARE_SANITIZED
-  constexpr uint64_t kRuns = 8;
-#else
-  constexpr uint64_t kRuns = 40;
-#endif
+  constexpr uint64_t kRuns = repeats(40, 8);
   for (uint64_t seed = 1; seed <= kRuns; ++seed) record(seed);
   const replay::Answers answers = replayed();
   EXPECT_FALSE(answers.difference()) << "line " << answers.difference()->line;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "folder.h"
+#include "repeats.h"
 #include "run.h"
 #include "scheduler/log.h"
 
@@ -43,11 +44,7 @@ void add(Plan& plan, const char* kind, int64_t starts, int tenant, std::vector<i
 
 TEST(Simulation, NothingIsWrongInAnyRun) {
   Stage stage;
-#ifdef NVSHARE_SANITIZED
-  constexpr uint64_t kRuns = 20;
-#else
-  constexpr uint64_t kRuns = 150;
-#endif
+  constexpr uint64_t kRuns = repeats(150, 20);
   const uint64_t first = number("NVSHARE_TEST_SEED", 1);
   for (uint64_t seed = first; seed < first + kRuns * number("NVSHARE_TEST_SCALE", 1); ++seed) {
     const Plan plan = draw_plan(seed);

@@ -7,6 +7,7 @@
 
 #include "kubernetes/dra/quantity.h"
 #include "kubernetes/dra/test_claims.h"
+#include "repeats.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
@@ -219,7 +220,7 @@ TEST(DraResourceSlices, SlicesOfOtherDriversAndNodesAreLeftAloneOwnOldPoolsAreNo
 }
 
 TEST(DraResourceSlices, WhateverHappenedOneLookPutsItRight) {
-  for (unsigned seed = 1; seed <= 30; ++seed) {
+  for (unsigned seed = 1; seed <= repeats(30u, 5); ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
     Slices server;

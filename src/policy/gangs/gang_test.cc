@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "policy/testing/test_world.h"
+#include "repeats.h"
 
 namespace nvshare::policy::testing {
 namespace {
@@ -74,7 +75,7 @@ TEST_F(Gangs, TwoOnTheSameGpusAreSwitchedTogether) {
 // What the same workload does without gangs: it stands still, each tenant with one GPU, waiting for the other's.
 TEST(GangsSwitchedOff, TwoOnTheSameGpusStandStill) {
   int stood_still = 0;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  for (uint64_t seed = 1; seed <= repeats(20u, 4); ++seed) {
     World world(turns_of(5 * kSec, false), seed);
     world.expect_bounded = false;
     for (GpuId gpu = 0; gpu < 2; ++gpu) world.add_gpu(gpu, kGpu);
@@ -384,12 +385,7 @@ class Workload {
   std::set<TenantId> ended_;  // nobody joins them any more
 };
 
-// One thread and no memory of its own: sanitizers learn little from more.
-#ifdef NVSHARE_SANITIZED
-constexpr int64_t kRuns = 30;
-#else
-constexpr int64_t kRuns = 200;
-#endif
+constexpr int64_t kRuns = repeats(200, 30);
 
 void hold(uint64_t base, Traits traits) {
   const int64_t only = from_environment("NVSHARE_TEST_SEED", -1);

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "policy/testing/quota_world.h"
+#include "repeats.h"
 
 namespace nvshare::policy::testing {
 namespace {
@@ -392,7 +393,7 @@ TEST(PausesInTime, AProgramThatPausesOftenIsNotSlowed) {
 // Others come and go beside it, at any moment of its pauses: the policy's promises hold at every step (QuotaWorld looks), nobody waits for
 // long for who pauses, and all get on.
 TEST(PausesInTime, NobodyWaitsForWhoPauses) {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  for (uint64_t seed = 1; seed <= repeats(20u, 4); ++seed) {
     QuotaWorld world({}, seed);
     std::mt19937_64 random(seed);
     const auto between = [&](int64_t low, int64_t high) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "policy/testing/quota_world.h"
+#include "repeats.h"
 
 namespace nvshare::policy::testing {
 namespace {
@@ -138,7 +139,7 @@ TEST(TenantTurns, AShorterTurnBesideComputeLimitsKeepsTheShares) {
 
 // Whatever is said of whom and when: all that is promised holds in each step, nobody starves, and no ceiling is passed.
 TEST(TenantTurns, NobodyStarvesWhateverIsSaidOfTheOthers) {
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= repeats(12u, 3); ++seed) {
     std::mt19937_64 random(seed);
     const auto below = [&](uint64_t end) { return static_cast<int64_t>(random() % end); };
     QuotaWorld world(turns_of(4 * kSeconds), seed);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "policy/testing/test_share_machine.h"
+#include "repeats.h"
 
 namespace nvshare::policy::testing {
 namespace {
@@ -102,7 +103,7 @@ TEST(ShareTrials, WhatSaturatedAndThenComesInBurstsIsMeasuredAnew) {
 
 // Each spell has a request or two of it, by chance, which would weigh as much as what the others do in it.
 TEST(ShareTrials, RequestsThatFallIntoSpellsByChanceDecideNothing) {
-  for (unsigned seed = 1; seed <= 10; ++seed) {
+  for (unsigned seed = 1; seed <= repeats(10u, 1); ++seed) {
     Machine machine(time_slicing, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs, .seed = seed});
     machine.add({});
     machine.add({});
@@ -119,7 +120,7 @@ TEST(ShareTrials, RequestsThatFallIntoSpellsByChanceDecideNothing) {
 // PyTorch's training beside two small servers, on an H200: turns seemed to get 118 % done, and requests took 330 ms (99 of 100), together
 // 182.
 TEST(ShareTrials, OneThatWorksAllTheTimeTakesNoTurnsWithServers) {
-  for (unsigned seed = 1; seed <= 10; ++seed) {
+  for (unsigned seed = 1; seed <= repeats(10u, 1); ++seed) {
     Machine machine(time_slicing, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs, .seed = seed});
     machine.add({});
     for (int i = 0; i < 2; ++i) machine.add({.burst = 30, .pause = 220, .varies = 200});
@@ -133,7 +134,7 @@ TEST(ShareTrials, OneThatWorksAllTheTimeTakesNoTurnsWithServers) {
 // Four servers of small models, of which each works a quarter of the time, on an H200: requests took 233 ms (99 of 100) where the driver
 // alone took 192. A trial that a pause of all put off was begun again at once, so that up to a fifteenth of the time went into turns.
 TEST(ShareTrials, ServersAloneAreHardlyEverTriedInTurns) {
-  for (unsigned seed = 1; seed <= 10; ++seed) {
+  for (unsigned seed = 1; seed <= repeats(10u, 1); ++seed) {
     Machine machine(small_kernels, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs, .seed = seed});
     for (int i = 0; i < 4; ++i) machine.add({.burst = 65, .pause = 200, .varies = 195});
     machine.run(10 * kSec);
@@ -147,7 +148,7 @@ TEST(ShareTrials, ServersAloneAreHardlyEverTriedInTurns) {
 // All stop in one of the spells and go on in the other, as programs between two phases do: that says nothing about either way.
 TEST(ShareTrials, APauseOfAllInASpellDecidesNothing) {
   for (const double burst : {0.0, 3.0}) {
-    for (Duration after = 0; after < 700; after += burst == 0 ? 100 : 20) {
+    for (Duration after = 0; after < 700; after += repeats(burst == 0 ? 100 : 20, 240)) {
       Machine machine(time_slicing);
       std::vector<ClientId> ids = {machine.add({}), machine.add({})};
       machine.run(15 * kSec);
@@ -220,11 +221,7 @@ TEST(ShareTrials, LooksTakeNoTurnFromAnybody) {
 
 // Work that goes on unevenly, whatever the way: spells tell next to nothing.
 TEST(ShareTrials, WhereSpellsTellLittleTheWayChangesSeldom) {
-#ifdef NVSHARE_SANITIZED
-  constexpr int kSeconds = 60;
-#else
-  constexpr int kSeconds = 1200;
-#endif
+  constexpr int kSeconds = repeats(1200, 60);
   int changes = 0;
   for (uint64_t seed = 1; seed <= 2; ++seed) {
     std::mt19937_64 random(seed);
@@ -327,8 +324,9 @@ TEST(ShareTrials, TryingTakesLittle) {
     EXPECT_LE(machine.tried(), kSec);
     EXPECT_GT(machine.tried(), 0);
     const Duration before = machine.tried();
-    machine.run(600 * kSec);
-    EXPECT_LE(machine.tried() - before, 6 * kSec) << "1 % of each minute";
+    const int minutes = repeats(10, 2);
+    machine.run(minutes * 60 * kSec);
+    EXPECT_LE(machine.tried() - before, minutes * 600 * kMs) << "1 % of each minute";
     EXPECT_FALSE(machine.counting()) << "between trials nobody counts";
   }
 }

@@ -8,6 +8,8 @@
 #include <iostream>
 #include <random>
 
+#include "repeats.h"
+
 namespace nvshare::e2e {
 
 // A number for this run, printed once.
@@ -24,13 +26,8 @@ inline uint64_t seed() {
 // A generator of its own for each use: `purpose` tells them apart.
 inline std::mt19937_64 generator(uint64_t purpose) { return std::mt19937_64(seed() * 0x9e3779b97f4a7c15 + purpose); }
 
-#ifdef NVSHARE_SANITIZED
-inline constexpr double kScaleDefault = 0.1;
-inline constexpr int kSlowness = 10;  // what sanitizers multiply durations by, generously
-#else
-inline constexpr double kScaleDefault = 1;
-inline constexpr int kSlowness = 1;
-#endif
+inline constexpr double kScaleDefault = repeats(1.0, 0.1);
+inline constexpr int kSlowness = kSanitized ? 10 : 1;  // what sanitizers multiply durations by, generously
 
 inline double scale() {
   const char* text = std::getenv("NVSHARE_TEST_SCALE");

@@ -121,7 +121,8 @@ Environment Stage::base_environment() const {
       // A program is killed or exits where it stands; what a sanitizer finds must end it.
       {"ASAN_OPTIONS", "detect_leaks=0:abort_on_error=0:exitcode=86"},
       {"UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"},
-      {"TSAN_OPTIONS", "halt_on_error=1:exitcode=86:die_after_fork=0:report_signal_unsafe=0:report_thread_leaks=0"},
+      // A process with threads sleeps a second at its exit by default, to see races with who goes on; hundreds of them end here.
+      {"TSAN_OPTIONS", "halt_on_error=1:exitcode=86:die_after_fork=0:report_signal_unsafe=0:report_thread_leaks=0:atexit_sleep_ms=100"},
   };
   for (const auto& [name, value] : options_.gpu) environment[name] = value;
   return environment;
