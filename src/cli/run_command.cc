@@ -4,10 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -16,6 +13,7 @@
 #include "cli/environment.h"
 #include "cli/gpu_choice.h"
 #include "cli/mps_directory.h"
+#include "cli/output_file.h"
 #include "cli/process.h"
 #include "cli/scheduler_link.h"
 #include "cli/trace_command.h"
@@ -182,7 +180,7 @@ constexpr int64_t kFetchTraceMs = 15'000;  // the scheduler remembers a minute
 
 Result<std::unique_ptr<LiveTrace>> begin_trace(const std::string& file, const SchedulerLink& link) {
   if (file.empty()) return std::unique_ptr<LiveTrace>();
-  if (!std::ofstream(file, std::ios::app)) return error_format("--trace: cannot write %s: %s", file.c_str(), strerror(errno));
+  if (auto possible = check_output(file); !possible) return error_format("--trace: %s", possible.error().text);
   auto admin = AdminConnection::open(link.runtime_directory);
   if (!admin) return error_format("--trace: only a scheduler that answers us tells what it does: %s", admin.error().text);
   auto trace = std::make_unique<LiveTrace>(std::move(*admin), 1);

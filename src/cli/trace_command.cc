@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "cli/output_file.h"
 #include "cli/scheduler_link.h"
 #include "cli/units.h"
 #include "protocol/admin.h"
@@ -64,10 +65,7 @@ Result<std::string> write_picture(replay::ChromeTrace& picture, const std::strin
     fmt::print("{}", text);
     if (std::fflush(stdout) != 0) return error_format("cannot write to standard output: %s", strerror(errno));
   } else {
-    std::ofstream file(output, std::ios::trunc);
-    file << text;
-    file.close();
-    if (!file) return error_format("cannot write %s: %s; -o FILE names another", output.c_str(), strerror(errno));
+    if (auto written = write_output(output, text); !written) return written.error();
   }
   return fmt::format("wrote {}: {}, {}, {}, {}; open it at https://ui.perfetto.dev", output, counted(summary.gpus, "GPU"),
                      counted(summary.clients, "client"), counted(summary.turns, "turn"), format_duration(summary.length));

@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 
 #include "base/parse.h"
 #include "cli/convert/convert.h"
+#include "cli/output_file.h"
 #include "cli/run_command.h"
 
 namespace nvshare::cli::convert {
@@ -82,10 +82,7 @@ int convert_command(const ConvertOptions& given) {
     fmt::print("{}", all);
     if (std::fflush(stdout) != 0) return fail_convert(fmt::format("cannot write to standard output: {}", strerror(errno)));
   } else {
-    std::ofstream stream(given.output, std::ios::trunc | std::ios::binary);
-    stream << all;
-    stream.close();
-    if (!stream) return fail_convert(fmt::format("cannot write {}: {}", given.output, strerror(errno)));
+    if (auto written = write_output(given.output, all); !written) return fail_convert(written.error().text);
   }
   return failed ? 1 : 0;
 }

@@ -1,6 +1,5 @@
 #include "cli/doctor/bundle.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <pwd.h>
 #include <sys/utsname.h>
@@ -14,10 +13,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/fd.h"
 #include "cli/doctor/collect.h"
 #include "cli/doctor/scrubber.h"
 #include "cli/logs_command.h"
+#include "cli/output_file.h"
 #include "cli/scheduler_link.h"
 #include "cli/version_command.h"
 
@@ -149,15 +148,6 @@ BundleParts collect_bundle(const std::vector<Finding>& findings) {
   return parts;
 }
 
-Result<void> write_bundle(const std::string& file, const std::string& text) {
-  FileDescriptor fd(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return error_format("cannot create %.200s: %s", file.c_str(), strerror(errno));
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t written = write(fd.get(), text.data() + at, text.size() - at);
-    if (written <= 0) return error_format("cannot write %.200s: %s", file.c_str(), strerror(errno));
-    at += static_cast<size_t>(written);
-  }
-  return {};
-}
+Result<void> write_bundle(const std::string& file, const std::string& text) { return write_new_output(file, text); }
 
 }  // namespace nvshare::cli::doctor
