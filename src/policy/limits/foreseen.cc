@@ -4,6 +4,7 @@
 // bursts. It is asked before they begin, because the work that it has in flight takes about as long as a burst (docs/adr/0027).
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "policy/clients.h"
 #include "policy/limits/limits.h"
@@ -14,10 +15,14 @@ namespace {
 constexpr Duration kBurstLeast = 1'500'000,
                    kBurstMost = 20'000'000;  // shorter ones are not worth a hand-over each, longer ones are no bursts
 constexpr Duration kPauseLeast = 3'000'000;
-constexpr Duration kEvenWithin = 250'000;  // or a sixteenth
-constexpr Duration kLateMost = 1'000'000;  // then it is not a burst of those
-constexpr Duration kToldWithin = 400'000;  // a program says that it pauses so long after its work has ended
-constexpr int kEvenEnough = 4;
+constexpr Duration kEvenWithin = 250'000;   // or a sixteenth
+constexpr Duration kLateMost = 1'000'000;   // then it is not a burst of those
+constexpr Duration kToldWithin = 400'000;   // a program says that it pauses so long after its work has ended
+constexpr Duration kSwitchTakes = 120'000;  // of a GPU from one program's work to another's (measured on an H200)
+constexpr Duration kSliceMost = 2'000'000;  // a burst that begins meanwhile has nothing of the GPU (the same)
+constexpr int kEvenEnough = 4,
+              kEvenMost = 12;  // one pause of another length is as good as four less, so that one that is late and one after it are no end
+constexpr int kSharedEnough = 4;  // bursts beside others in a row, before they tell how long one takes by itself
 
 // Bursts whose sum is far more than what is granted are held back by the limit, and these pauses do as well.
 bool is_worth_it(const Account& account) {
@@ -30,8 +35,12 @@ bool is_worth_it(const Account& account) {
 // What the burst under way has had of the GPU.
 Duration own_of(const Account& account) { return account.overlap.alone + portion(account.overlap.shared, account.overlap.kept); }
 
+void note_evenness(Rhythm& rhythm, bool even) {
+  rhythm.even = even ? std::min(rhythm.even + 1, kEvenMost) : std::max(rhythm.even - kEvenEnough, 0);
+}
+
 void forget(Account& account) {
-  account.rhythm.begins = account.rhythm.ends = 0;
+  account.rhythm.begins = account.rhythm.ends = account.rhythm.began = 0;
   account.rhythm.foreseen = false;
 }
 
@@ -46,9 +55,14 @@ void note_burst_ended(const Context& context, Gpu& gpu, const Client& client, st
   const Duration took = std::clamp<Duration>(*used, 0, context.now - *client.turn.start);
   rhythm.ended = *client.turn.start + took;
   const Duration unused = context.now - rhythm.ended;
-  const Duration own = std::max<Duration>(own_of(*account) - unused / std::max<int64_t>(gpu.tenants_working, 1), 0);
-  rhythm.on += (own - rhythm.on) / (rhythm.on == 0 ? 1 : 4);
-  rhythm.begins = rhythm.ends = 0;
+  const Duration waited = std::min(std::exchange(rhythm.waited, 0), took / 4);
+  note_change(gpu.quota, *account);
+  take_back(*account, waited);
+  const Duration own = std::max<Duration>(own_of(*account) - unused / std::max<int64_t>(gpu.tenants_working, 1) - waited, 0);
+  // What a burst has beside a neighbour that has yet to drain is a guess, and often next to nothing.
+  rhythm.shared = account->overlap.shared * 8 > took ? std::min(rhythm.shared + 1, kSharedEnough) : 0;
+  if (rhythm.on == 0 || rhythm.shared == 0 || rhythm.shared == kSharedEnough) rhythm.on += (own - rhythm.on) / (rhythm.on == 0 ? 1 : 4);
+  rhythm.begins = rhythm.ends = rhythm.began = 0;
   if (!is_worth_it(*account)) return;
   rhythm.begins = rhythm.ended + rhythm.off;
   if (!std::exchange(rhythm.foreseen, true)) gpu.quota.changes.foreseen.push_back(account);
@@ -60,9 +74,12 @@ void note_burst_begins(const Context& context, const Client& client) {
   Rhythm& rhythm = account->rhythm;
   const Duration off = context.now - std::exchange(rhythm.ended, 0);
   const bool even = std::abs(off - rhythm.off) <= std::max(rhythm.off / 16, kEvenWithin);
-  rhythm.even = even ? std::min(rhythm.even + 1, kEvenEnough) : 0;
-  rhythm.off = even ? rhythm.off + (off - rhythm.off) / 4 : off;
-  if (rhythm.begins != 0) rhythm.ends = context.now + rhythm.on;
+  note_evenness(rhythm, even);
+  if (even) rhythm.off += (off - rhythm.off) / 4;
+  if (rhythm.even == 0) rhythm.off = off;
+  if (rhythm.begins == 0) return;
+  rhythm.began = context.now;
+  rhythm.ends = context.now + rhythm.on;
 }
 
 void look_at_foreseen(Context& context, Gpu& gpu) {
@@ -81,7 +98,7 @@ void look_at_foreseen(Context& context, Gpu& gpu) {
       context.wake(gpu, until);
       return false;
     }
-    if (goes_on && !begun) rhythm.even = 0;
+    if (goes_on && !begun) note_evenness(rhythm, false);
     forget(*account);
     return true;
   });
@@ -96,25 +113,43 @@ std::optional<Instant> makes_way_from(const Context& context, const Gpu& gpu, Ac
   const Duration behind = enough + percent_of(quota.period, account.limit.ceiling) / 8;
   as_billed.way.behind = account.ceiling_balance > (account.way.behind ? enough : behind);
   if (as_billed.way.behind) return std::nullopt;
+  // Its work in flight ends in time in most cases, where it has time enough for that, else in half of them.
+  const Duration margin = account.ceiling_balance <= enough ? account.way.differs : 0;
   std::optional<Instant> from;
   for (const Account* other : quota.changes.foreseen) {
-    const bool runs_between = account.way.lead + kTurnWorth + kToldWithin < other->rhythm.off;
-    if (other->ceiling_balance <= 0 || other->tenant == account.tenant || !runs_between) continue;
-    const Instant begins = other->rhythm.begins - account.way.lead;
+    const Duration lead_most = other->rhythm.off - kTurnWorth - kToldWithin;
+    if (other->ceiling_balance <= 0 || other->tenant == account.tenant || account.way.drains >= lead_most) continue;
+    const Instant begins = other->rhythm.begins - std::min(account.way.drains + margin, lead_most);
     from = std::min(from.value_or(begins), begins);
   }
   return from;
 }
 
-void note_drop_asked(Account& account) { account.way.asked_after = own_of(account); }
+void note_drop_asked(const Context& context, const Gpu& gpu, Account& account) {
+  account.way.asked_at = context.now;
+  if (gpu.tenants_working > 1) account.way.asked_at.reset();
+}
 
-// Before what it had of the GPU in this turn is forgotten.
-void learn_drain(const Client& client) {
+// Of one that was asked while nobody else worked. If a burst begins before its work has ended, that goes on as if it was alone, and so does
+// the GPU's switch to the burst (recorded on an H200): all of the time counts, and is not the burst's.
+void learn_drain(const Context& context, Gpu& gpu, const Client& client) {
   Account* const account = client.indexed.tenancy->account;
-  if (account == nullptr || !account->way.asked_after) return;
-  const Duration tail = std::clamp<Duration>(own_of(*account) - *account->way.asked_after, 0, kBurstMost);
-  account->way.asked_after.reset();
-  account->way.lead += (tail - account->way.lead) / 4;
+  if (account == nullptr || !account->way.asked_at) return;
+  MakingWay& way = account->way;
+  const Duration drained = std::clamp<Duration>(context.now - *std::exchange(way.asked_at, std::nullopt), 0, kBurstMost);
+  way.differs += (std::abs(drained - way.drains) - way.differs) / 4;
+  way.drains += (drained - way.drains) / 4;
+  bool made_way = false;
+  for (Account* other : gpu.quota.changes.foreseen) {
+    Rhythm& rhythm = other->rhythm;
+    const Duration beside = rhythm.began == 0 ? 0 : context.now - rhythm.began;
+    if (other == account || beside > kSliceMost) continue;
+    rhythm.waited = kSwitchTakes + portion(beside, other->overlap.kept / 2);
+    made_way = true;
+  }
+  if (!made_way) return;
+  note_change(gpu.quota, *account);
+  take_back(*account, kSwitchTakes);  // that back to it
 }
 
 }  // namespace nvshare::policy

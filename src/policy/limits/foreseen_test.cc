@@ -14,7 +14,10 @@ constexpr Duration kOn = 3270 * kUs, kOff = 7100 * kUs;  // hardly more than 30 
 
 // A program that works and pauses, and one that never pauses, in percent of the GPU's time.
 struct Pair {
-  Pair() : world({}, 7) { world.efficiency_together = 0.9; }
+  Pair() : world({}, 7) {
+    world.efficiency_together = 0.9;
+    world.switch_takes = 130 * kUs;
+  }
 
   void add(Duration on, Duration off) {
     bursty = world.add_bursty(1, on, off, 20 * kUs).id;
@@ -52,6 +55,26 @@ TEST(ForeseenBursts, ANeighbourPausesDuringThem) {
   EXPECT_NEAR(pair.own, 30, 0.7);
   EXPECT_NEAR(pair.neighbours, 60, 0.7);
   EXPECT_GT(pair.drops_a_second, 60);
+}
+
+// As recorded on an H200 (bench/results/h200-bursts-recording.jsonl.gz): a neighbour's work in flight goes on as a burst begins, which gets
+// nothing for as long; it takes now less, now more; and some pauses are longer, those after them shorter.
+TEST(ForeseenBursts, WorkInFlightThatDiffersAndAPauseThatIsLateCostLittle) {
+  for (const int late_each : {0, 40, 15}) {
+    Pair pair;
+    pair.world.limit(1, 30);
+    pair.world.limit(2, 60);
+    pair.world.drains_go_first = true;
+    pair.world.late_each = late_each;
+    pair.world.pause_delay = 200 * kUs;
+    pair.add(kOn, kOff);
+    pair.add_neighbour(1500 * kUs, 3300 * kUs);
+    pair.run();
+    if (std::getenv("NVSHARE_TEST_SHOW") != nullptr)
+      printf("late %d: %.2f, neighbour %.2f, %.0f drops/s\n", late_each, pair.own, pair.neighbours, pair.drops_a_second);
+    EXPECT_NEAR(pair.own, 30, 0.7) << late_each;
+    EXPECT_NEAR(pair.neighbours, 60, 0.7) << late_each;
+  }
 }
 
 TEST(ForeseenBursts, OneThatAsksForLessThanItIsGrantedHasWhatItAsksFor) {
@@ -113,7 +136,7 @@ TEST(ForeseenBursts, ANeighbourThatNeedsTheTimeItselfHasItsLimit) {
   pair.add(kOn, kOff);
   pair.add_neighbour();
   pair.run();
-  EXPECT_GT(pair.neighbours, 65);
+  EXPECT_GT(pair.neighbours, 64.5) << "1.2 are the GPU's switching";
 }
 
 // A burst each 6 to 16 ms.

@@ -190,8 +190,9 @@ void note_burst_begins(const Context& context, const Client& client);           
 void look_at_foreseen(Context& context, Gpu& gpu);  // those that are over, or did not come, are forgotten
 // From when on the tenant is not to run, for the sake of others' bursts; nullopt: it may.
 std::optional<Instant> makes_way_from(const Context& context, const Gpu& gpu, Account& as_billed);
-void note_drop_asked(Account& account);  // limits ask it to drop
-void learn_drain(const Client& client);  // before learn_overlap()
+void take_back(Account& account, Duration unused);                               // quota.cc: that was billed
+void note_drop_asked(const Context& context, const Gpu& gpu, Account& account);  // limits ask it to drop
+void learn_drain(const Context& context, Gpu& gpu, const Client& client);        // before learn_overlap()
 
 // pauses.cc: a client that has a limit, and the GPU to itself or together with others, keeps the lock in its pauses
 int64_t count_there(const Context& context, const Gpu& gpu);  // clients that use the GPU or did so lately; of several not all

@@ -481,7 +481,7 @@ static void note_gap(Account& account, bool by_choice, Duration used, Instant no
   account.slice.gaps = (3 * account.slice.gaps + (by_choice ? 100 : 0)) / 4;
 }
 
-static void take_back(Account& account, Duration unused) {
+void take_back(Account& account, Duration unused) {
   account.balance += unused;
   account.ceiling_balance += unused;
   account.consumed.taken_back += unused;

@@ -154,17 +154,21 @@ struct Rhythm {
   Instant ended = 0;      // its latest burst, by what it says; 0: one is under way, or it is not known
   Duration on = 0;        // of a burst that had the GPU to itself
   Duration off = 0;       // of a pause
-  int even = 0;           // pauses in a row that were as long as those before
+  int even = 0;           // pauses that were as long as those before, about
+  int shared = 0;         // bursts in a row that others worked beside, up to a few
   Instant begins = 0;     // the next burst, or the one under way that was foreseen; 0: none is
   Instant ends = 0;       // it; 0: it has yet to begin
+  Instant began = 0;      // it; 0: it has yet to begin
+  Duration waited = 0;    // of the next burst, or the one under way: billed, and the GPU did others' work or switched from it
   bool foreseen = false;  // stands in Changes::foreseen
 };
 
 // How it makes way for others' bursts that are foreseen.
 struct MakingWay {
-  Duration lead = 3'000'000;            // from a drop to the end of its work, about
-  std::optional<Duration> asked_after;  // limits asked it to drop when it had had so much of the GPU in this turn
-  bool behind = false;                  // it needs the time itself to have its limit
+  Duration drains = 3'000'000;      // from a drop to the end of its work, about
+  Duration differs = 0;             // from one drop to another, about
+  std::optional<Instant> asked_at;  // limits asked it to drop, while nobody else worked
+  bool behind = false;              // it needs the time itself to have its limit
 };
 
 // When a tenant was above its ceiling.

@@ -178,7 +178,7 @@ void drop_tenant(Context& context, Gpu& gpu, Account& account, const char* why) 
     if (!client.stays()) return;
     if (const Instant retry_at = drain_retry_at(context.state, client); retry_at > context.now) return context.wake(gpu, retry_at);
     client.turn.interrupted = false;
-    note_drop_asked(account);
+    note_drop_asked(context, gpu, account);
     ask_to_drop(context, gpu, client, why);
   });
 }

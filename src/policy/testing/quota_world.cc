@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "policy/overloaded.h"
 
@@ -114,21 +115,33 @@ void QuotaWorld::talk_of_memory(Duration every) {
   });
 }
 
-double QuotaWorld::speed() const {
-  int working = 0;
-  for (const auto& [id, job] : jobs_) working += works(job);
+double QuotaWorld::speed(const Job& of) const {
+  int working = 0, first = 0;
+  for (const auto& [id, job] : jobs_) {
+    working += works(job);
+    first += works(job) && job.first;
+  }
+  if (now_ < of.switched) return 0;
+  if (first > 0) {
+    if (!of.first) return 0;
+    working = first;
+  }
   return working <= 1 ? 1.0 : efficiency_together / working;
+}
+
+Duration QuotaWorld::pause_of(Job& job) {
+  const bool was_late = std::exchange(job.late, late_each > 0 && !job.late && job.bursts % static_cast<uint64_t>(late_each) == 0);
+  return job.off + (job.late ? late_by : 0) - (was_late ? late_by : 0);
 }
 
 void QuotaWorld::advance_to(Instant when) {
   const auto time = static_cast<double>(when - now_);
-  const double each = speed() * time;
   bool any = false, moving = false;
   for (auto& [id, job] : jobs_) {
     moving |= job.moving;
     if (!works(job)) continue;
     any = true;
-    job.done += each;
+    job.done += speed(job) * time;
   }
   if (!any) idle_ += time;
   if (!any && moving) swapping_ += time;
@@ -146,10 +159,11 @@ void QuotaWorld::run_for(Duration time) {
       return;
     }
     if (deadline) next = std::min(next, *deadline);
-    const double per_ns = speed();
     ClientId first = 0;
     for (const auto& [id, job] : jobs_) {
-      if (!works(job) || job.target == kNever) continue;
+      if (works(job) && now_ < job.switched) next = std::min(next, job.switched);
+      const double per_ns = works(job) && job.target != kNever ? speed(job) : 0;
+      if (per_ns == 0) continue;
       const auto reached = now_ + static_cast<Instant>(std::ceil(std::max(job.target - job.done, 0.0) / per_ns));
       if (reached <= next) {
         next = reached;
@@ -283,6 +297,7 @@ void QuotaWorld::begin(Job& job) {
 }
 
 void QuotaWorld::work(Job& job) {
+  if (std::exchange(worked_, job.id) != job.id) job.switched = now_ + switch_takes;
   job.state = Job::State::kBusy;
   job.target = job.burst_end;
 }
@@ -294,6 +309,8 @@ void QuotaWorld::drop(Job& job, GrantId grant) {
     return release(job, false);
   }
   ++job.drops;
+  job.first = drains_go_first &&
+              std::none_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) { return entry.first != job.id && works(entry.second); });
   job.state = Job::State::kDraining;
   const auto kernel = static_cast<double>(job.kernel);
   const double rest = kernel - std::fmod(job.done, kernel);
@@ -302,6 +319,7 @@ void QuotaWorld::drop(Job& job, GrantId grant) {
   later(job, job.patience, [this](Job& then) {
     if (then.state != Job::State::kDraining) return;
     ++then.failed_drains;
+    then.first = false;
     then.state = Job::State::kBusy;
     then.target = then.burst_end;
     tell(then, DrainFailed{then.id, then.grant});
@@ -375,13 +393,17 @@ void QuotaWorld::go_on(Job& job) {
 
 void QuotaWorld::reached_target(Job& job) {
   const bool drained = job.state == Job::State::kDraining;
+  if (std::exchange(job.first, false)) {
+    for (auto& [id, other] : jobs_)
+      if (id != job.id && works(other)) other.switched = now_ + switch_takes;
+  }
   ++job.activity;
   if (job.done < job.burst_end - 1) return release(job, false);
   ++job.bursts;
   const Duration late = seen_within > 0 && !drained ? between(0, seen_within) : 0;
   job.last_use = now_ + late;
   const double next_end = job.burst_end + static_cast<double>(job.on);
-  at(now_ + job.off, [this, id = job.id, next_end] {
+  at(now_ + pause_of(job), [this, id = job.id, next_end] {
     Job& then = jobs_.at(id);
     if (!then.alive) return;
     then.burst_end = next_end;

@@ -53,6 +53,9 @@ struct Job {
   Instant first_use = 0, last_use = 0;  // in this turn
   double done_before = 0;               // it
   uint64_t drops = 0, failed_drains = 0, bursts = 0, pauses = 0;
+  bool late = false;     // its pause before was
+  bool first = false;    // it drains before others work
+  Instant switched = 0;  // when the GPU has switched to it
 };
 
 class QuotaWorld {
@@ -93,6 +96,8 @@ class QuotaWorld {
   void tamper_with(std::function<void(Actions&)> tamper) { tamper_ = std::move(tamper); }
 
   double efficiency_together = 0.9;
+  bool drains_go_first = false;  // what a program that works alone has in flight as it is asked to drop is done before others' work
+  Duration switch_takes = 0;     // of the GPU from one program's work to another's
   Bytes bandwidth = 10LL << 30;
   bool says_what_it_used = true;    // programs say of each turn how long they used it
   bool says_what_it_did = true;     // and how much they submitted
@@ -103,11 +108,14 @@ class QuotaWorld {
   Duration launch_takes = 0;  // of each turn: from when the program submits to when the GPU works
   Duration launch_known = 0;  // so much of that they know of, and say with each pause
   Duration pause_delay = 0;   // the message of a pause takes at least so long
-  Duration idle_claim = 0;    // what programs say, when they give the lock up, of how long they did not use it
+  int late_each = 0;          // of so many pauses one is late_by longer, and the next one shorter; 0: none
+  Duration late_by = 700 * kUs;
+  Duration idle_claim = 0;  // what programs say, when they give the lock up, of how long they did not use it
 
  private:
   bool works(const Job& job) const { return job.state == Job::State::kBusy || job.state == Job::State::kDraining; }
-  double speed() const;
+  double speed(const Job& job) const;
+  Duration pause_of(Job& job);
   Duration between(Duration low, Duration high);
   void advance_to(Instant when);
   void feed(const Event& event);
@@ -139,6 +147,7 @@ class QuotaWorld {
 
   std::map<ClientId, Instant> last_told_, last_heard_;
   ClientId next_id_ = 1;
+  ClientId worked_ = 0;  // alone, last
   ClientId talked_ = 0;  // of its memory last
   double idle_ = 0, swapping_ = 0;
   std::function<void(Actions&)> tamper_;

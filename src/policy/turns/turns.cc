@@ -330,7 +330,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   const Duration ran = std::max<Duration>(worked_until - worked_from, 0);
   client.past.usage.add(worked_from, worked_until);
   by_choice |= client.turn.idle_since.has_value();
-  learn_drain(client);
+  learn_drain(context, gpu, client);
   learn_overlap(context, gpu, client, event.used, event.work);
   quota_turn_ended(context, gpu, client, by_choice, event.used);
   note_share_turn(context, gpu, client, by_choice);
