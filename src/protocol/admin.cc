@@ -7,42 +7,14 @@
 
 #include "base/json_nesting.h"
 #include "base/parse.h"
-#include "protocol/json_text.h"
+#include "protocol/report_fields.h"
 
 namespace nvshare::protocol::admin {
 
 using Json = nlohmann::json;
 
-NVSHARE_REPORT(UsageReport, gpu, grants, turns, drops, unanswered, failed_drains, running_ns, waiting_ns, swapping_ns, throttled_ns,
-               billed_ns, swapped_out, swapped_in, unmoved, prefetched, prefetched_in_vain, memory_peak)
-NVSHARE_REPORT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed, nvml, switches, switch_time_ns,
-               bandwidth_out, bandwidth_in, compute_mode, compute_mode_changes, window_ns, swap_unbilled_ns, nvml_span_ns, nvml_others,
-               nvml_unknown, sharing, sharing_percent, sharing_trials, usage)
-NVSHARE_REPORT(ComputeReport, gpu, quota, share_window, share, used_ns, throttled_time_ns, debt_ns, active, throttled, nvml_share,
-               nvml_billed, nvml_differs)
-NVSHARE_REPORT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
-NVSHARE_REPORT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory, gpu_core_limit, gpu_core_reserved,
-               compute, usage, ends, job, user, partition, paused, sharing, turn_most_ns, root, has_asked)
-NVSHARE_REPORT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident, swapped, unswappable,
-               keeps_memory, overhead, budget, gpu_memory_limit, charged, lease, host_memory, host_memory_process, host_memory_scheduler,
-               host_memory_missing, host_memory_bound, waiting_for, gang_gpus, turns, drops, unanswered, failed_drains, drainable,
-               time_running_ns, time_waiting_ns, time_swapping_ns, swapped_out_total, swapped_in_total, unmoved_total, prefetched_total,
-               prefetched_in_vain_total, protocol, library, mps, mps_group)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TurnReport, waits, waited_ns, gpu, holder, state, held_ns, others, left_ns, again_ms)
-NVSHARE_REPORT(BypassReport, pid, program, tenant, gpu, used, since_ns, turns_refused)
-NVSHARE_REPORT(MpsReport, user, group, state, pid, programs, restarts, trouble)
-NVSHARE_REPORT(BoundsReport, values, connections, connections_refused, reads_paused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PodNotice, number, uid, reason, text)
-#define NVSHARE_STATUS_FIELDS                                                                                                  \
-  version, pid, runtime_dir, epoch, changes, uptime_ns, nvml, host_memory_available, host_memory_budget, host_memory_reserved, \
-      host_memory_used, host_memory_bound, switch_time_mode, gpus, tenants, clients, bounds, bypasses, mps, own
-static void find_field(StatusReport& report, JsonFields& fields) { NVSHARE_FOUND_FIELDS(since, there, NVSHARE_STATUS_FIELDS) }
-static void each_field(const StatusReport& report, JsonText& text) {
-  static const StatusReport unsaid;
-  NVSHARE_REPORT_FIELDS(NVSHARE_STATUS_FIELDS)
-  if (report.since == 0) return;  // what is for viewers that wait is nobody else's
-  NVSHARE_REPORT_FIELDS(since, there)
-}
 
 namespace {
 
@@ -477,21 +449,6 @@ bool is_pod_uid(std::string_view text) {
 }
 
 std::string encode(const Request& request) { return line_of(std::visit(Encoder{}, request)); }
-
-std::string encode(const StatusReport& report, bool brief) {
-  const size_t bytes_of_one = brief ? 700 : 1500;  // about, of a client or a tenant
-  std::string line;
-  line.reserve((report.clients.size() + report.tenants.size() + report.gpus.size() + 2) * bytes_of_one);
-  {
-    JsonText text(line, brief);
-    text.open();
-    text.field("\"ok\":", true);
-    each_field(report, text);
-    text.close();
-  }
-  line += "\n";
-  return line;
-}
 
 std::string encode_ok() { return line_of({{"ok", true}}); }
 

@@ -51,7 +51,9 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -404,6 +406,26 @@ bool is_pod_uid(std::string_view text);
 // One line, its newline included.
 std::string encode(const Request& request);
 std::string encode(const StatusReport& report, bool brief = false);
+// The same in steps: clients as they become known, then all else.
+class StatusText {
+ public:
+  // `bytes`: about how long it will be.
+  StatusText(bool brief, size_t bytes);
+  StatusText(StatusText&&) noexcept;
+  ~StatusText();
+
+  void add(std::span<const ClientReport> clients);
+  size_t clients() const { return clients_; }  // so far
+  // The report begins with the clients that were added. Once.
+  std::string finish(const StatusReport& report);
+
+ private:
+  struct Parts;
+
+  const bool brief_;
+  size_t clients_ = 0;
+  std::unique_ptr<Parts> parts_;
+};
 std::string encode_ok();
 std::string encode_notices(const std::vector<PodNotice>& notices);
 std::string encode_tenant(uint64_t tenant);

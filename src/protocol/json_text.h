@@ -39,6 +39,22 @@ class JsonText {
     put('}');
     first_ = false;
   }
+  // "clients":[ row, row ...: open_list() begins it as a field, row() adds to it, close_list() ends it.
+  template <size_t size>
+  void open_list(const char (&key)[size]) {
+    add_key(key);
+    put('[');
+    first_row_ = true;
+  }
+  template <typename Report>
+  void row(const Report& report) {
+    if (!std::exchange(first_row_, false)) put(',');
+    add(report);
+  }
+  void close_list() {
+    put(']');
+    first_ = false;
+  }
   // What a report of its kind says of itself where it says nothing.
   template <size_t size, typename Value>
   void field(const char (&key)[size], const Value& value, const Value& unsaid) {
@@ -47,11 +63,12 @@ class JsonText {
   // `key`: "name": with its quotes and colon.
   template <size_t size, typename Value>
   void field(const char (&key)[size], const Value& value) {
-    static_assert(size < kRoom);
-    room_for(size);
-    if (!std::exchange(first_, false)) *at_++ = ',';
-    at_ = std::copy(key, key + size - 1, at_);
+    add_key(key);
     add(value);
+  }
+  void pass_on() {  // to the text all that is not in it yet
+    text_.append(piece_.data(), at_);
+    at_ = piece_.data();
   }
 
  private:
@@ -71,9 +88,12 @@ class JsonText {
   void room_for(size_t bytes) {
     if (static_cast<size_t>(piece_.data() + piece_.size() - at_) < bytes) pass_on();
   }
-  void pass_on() {
-    text_.append(piece_.data(), at_);
-    at_ = piece_.data();
+  template <size_t size>
+  void add_key(const char (&key)[size]) {
+    static_assert(size < kRoom);
+    room_for(size);
+    if (!std::exchange(first_, false)) *at_++ = ',';
+    at_ = std::copy(key, key + size - 1, at_);
   }
   void put(char one) {
     room_for(1);
@@ -163,7 +183,8 @@ class JsonText {
   const bool brief_;
   std::array<char, kPiece> piece_;  // what is not in it yet
   char* at_ = piece_.data();
-  bool first_ = true;  // nothing is in the object that was opened last
+  bool first_ = true;      // nothing is in the object that was opened last
+  bool first_row_ = true;  // nothing is in the list
 };
 
 }  // namespace nvshare::protocol

@@ -35,25 +35,48 @@ size_t looks_of(const TenantReport& tenant) {
 
 }  // namespace
 
-uint64_t ChangeMarks::see(Known& known, uint64_t id, size_t looks, uint64_t changes) const {
+uint64_t ChangeMarks::see(Known& known, uint64_t id, size_t looks) const {
   const auto [at, is_new] = known.try_emplace(id);
   if (is_new || at->second.looks != looks) {
     at->second.looks = looks;
-    at->second.changed = changes;
+    at->second.changed = changes_;
   }
   at->second.round = round_;
   return at->second.changed;
 }
 
 void ChangeMarks::mark(StatusReport& report, uint64_t changes) {
+  begin(changes);
+  mark_some(report, report.clients.size() + report.tenants.size());
+}
+
+void ChangeMarks::begin(uint64_t changes) {
   ++round_;
-  for (ClientReport& client : report.clients) client.changed = see(clients_, client.id, looks_of(client), changes);
-  for (TenantReport& tenant : report.tenants) tenant.changed = see(tenants_, tenant.id, looks_of(tenant), changes);
-  const auto forget_those_that_left = [&](Known& known, size_t there) {
-    if (known.size() > there) std::erase_if(known, [&](const auto& entry) { return entry.second.round != round_; });
-  };
-  forget_those_that_left(clients_, report.clients.size());
+  changes_ = changes;
+  at_ = 0;
+}
+
+bool ChangeMarks::mark_some(StatusReport& report, size_t most) {
+  const size_t clients = report.clients.size(), all = clients + report.tenants.size(), until = std::min(all, at_ + most);
+  for (; at_ < std::min(until, clients); ++at_) {
+    ClientReport& client = report.clients[at_];
+    client.changed = see(clients_, client.id, looks_of(client));
+  }
+  for (; at_ < until; ++at_) {
+    TenantReport& tenant = report.tenants[at_ - clients];
+    tenant.changed = see(tenants_, tenant.id, looks_of(tenant));
+  }
+  if (at_ < all) return false;
+  forget_those_that_left(clients_, clients);
   forget_those_that_left(tenants_, report.tenants.size());
+  return true;
+}
+
+// Now and then, as all are gone over: no number is another's later.
+void ChangeMarks::forget_those_that_left(Known& known, size_t there) const {
+  constexpr size_t kAtLeast = 64, kPart = 8;
+  if (known.size() <= there + there / kPart + kAtLeast) return;
+  std::erase_if(known, [&](const auto& entry) { return entry.second.round != round_; });
 }
 
 // Copies only what is new: with hundreds of clients, copies of all of them took as long as the text that is sent.

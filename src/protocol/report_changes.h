@@ -16,6 +16,9 @@ namespace nvshare::protocol::admin {
 class ChangeMarks {
  public:
   void mark(StatusReport& report, uint64_t changes);
+  // The same in parts of at most so many clients or tenants; true: all of them are marked.
+  void begin(uint64_t changes);
+  bool mark_some(StatusReport& report, size_t most);
   void mark(StatusReport& report) { mark(report, report.changes); }
 
  private:
@@ -26,10 +29,12 @@ class ChangeMarks {
   };
   using Known = std::unordered_map<uint64_t, Seen>;  // by the client's or tenant's id
 
-  uint64_t see(Known& known, uint64_t id, size_t looks, uint64_t changes) const;
+  uint64_t see(Known& known, uint64_t id, size_t looks) const;
+  void forget_those_that_left(Known& known, size_t there) const;
 
   Known clients_, tenants_;
-  uint64_t round_ = 0;
+  uint64_t round_ = 0, changes_ = 0;
+  size_t at_ = 0;  // of the report's clients, and of its tenants behind them
 };
 
 // The report as it is for a viewer that has the one of `since`: without the clients and tenants that it knows, with StatusReport::since and

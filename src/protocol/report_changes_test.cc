@@ -54,6 +54,31 @@ TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
   EXPECT_TRUE(news_since(second, 14).clients.empty());
 }
 
+TEST(ReportChanges, MarksInPartsAreThoseAtOnce) {
+  ChangeMarks at_once, in_parts;
+  for (uint64_t changes = 1; changes < 400; ++changes) {
+    std::vector<std::pair<uint64_t, std::string>> clients;  // 40 at a time, of which one leaves and one comes each time
+    for (uint64_t id = changes; id < changes + 40; ++id) clients.emplace_back(id, (id * changes) % 7 == 0 ? "waiting" : "running");
+    StatusReport whole = report_of(changes, clients), parts = whole;
+    at_once.mark(whole, changes + 2);
+    in_parts.begin(changes + 2);
+    if (changes % 5 == 0) {  // an error's
+      in_parts.mark_some(parts, 13);
+      in_parts.begin(changes + 2);
+    }
+    int calls = 1;
+    while (!in_parts.mark_some(parts, 17)) ++calls;
+    EXPECT_EQ(calls, 5);
+    for (size_t i = 0; i < whole.clients.size(); ++i) {
+      ASSERT_EQ(parts.clients[i].changed, whole.clients[i].changed) << changes;
+      ASSERT_EQ(parts.tenants[i].changed, whole.tenants[i].changed) << changes;
+      if (i + 1 == whole.clients.size()) {
+        EXPECT_EQ(whole.clients[i].changed, changes + 2) << "it is new";
+      }
+    }
+  }
+}
+
 // A report that was made in parts begins at 12, when the first client waited, and shows the second as it was by 13.
 TEST(ReportChanges, WhatChangedWhileAReportWasMadeIsNotMissed) {
   ChangeMarks marks;

@@ -32,6 +32,7 @@ constexpr int64_t kDepartedIntervalNs = 20'000'000;
 // The earliest a deadline is served again, so that one that does not move cannot spin the daemon.
 constexpr int64_t kDeadlineStepNs = 100'000;
 constexpr int64_t kFailurePauseNs = 1'000'000'000;
+constexpr size_t kMarksAtOnce = 250;
 constexpr int64_t kOpenFilesMost = 1 << 20;
 constexpr uint64_t kOwnMarginPart = 16;  // of the scheduler's own cgroup's limit
 constexpr uint64_t kOwnMarginMin = uint64_t{64} << 20;
@@ -207,12 +208,30 @@ Result<void> Daemon::serve_http(const HttpEndpoint::Options& options) {
 
 std::optional<protocol::admin::StatusReport> Daemon::part_of_report(bool begins) {
   const policy::Instant now = monotonic_ns();
-  if (begins) report_in_parts_ = std::make_unique<ReportInParts>(engine_->parts(), now);
-  if (!report_in_parts_->go_on(now)) return std::nullopt;
-  return complete(std::exchange(report_in_parts_, nullptr)->take());
+  if (begins) begin_report(now);
+  if (!to_mark_) {
+    const bool is_complete = report_in_parts_->go_on(now);
+    status_writer_->keep(report_in_parts_->take_outgrown());
+    status_writer_->made(&report_in_parts_->clients());
+    if (!is_complete) return std::nullopt;
+    to_mark_ = std::exchange(report_in_parts_, nullptr)->take();
+    complete(*to_mark_);
+    change_marks_.begin(engine_->parts().steps.changes());
+    return std::nullopt;
+  }
+  if (!change_marks_.mark_some(*to_mark_, kMarksAtOnce)) return std::nullopt;
+  return std::exchange(to_mark_, std::nullopt);
 }
 
-protocol::admin::StatusReport Daemon::complete(protocol::admin::StatusReport report) {
+void Daemon::begin_report(policy::Instant now) {
+  // What an error left.
+  if (report_in_parts_) status_writer_->keep(report_in_parts_->take().clients);
+  if (to_mark_) status_writer_->keep(std::exchange(to_mark_, std::nullopt)->clients);
+  report_in_parts_ = std::make_unique<ReportInParts>(engine_->parts(), now);
+  status_writer_->made(nullptr);
+}
+
+void Daemon::complete(protocol::admin::StatusReport& report) {
   report.version = NVSHARE_VERSION;
   report.pid = getpid();
   report.mps = mps_->report();
@@ -220,8 +239,6 @@ protocol::admin::StatusReport Daemon::complete(protocol::admin::StatusReport rep
   report.bounds.connections_refused = clients_->bounds().refused();
   report.bounds.reads_paused = clients_->bounds().reads_paused();
   for (const bounds::Bound& bound : bounds::kTable) report.bounds.values[bound.name] = value_of(bound, settings_);
-  change_marks_.mark(report, engine_->parts().steps.changes());
-  return report;
 }
 
 void Daemon::start_nvml(const char* library) {

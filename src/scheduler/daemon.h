@@ -50,7 +50,8 @@ class Daemon {
   Result<void> serve_http();
   Result<void> serve_http(const HttpEndpoint::Options& options);
   std::optional<protocol::admin::StatusReport> part_of_report(bool begins);  // SharedReports::LookInParts
-  protocol::admin::StatusReport complete(protocol::admin::StatusReport report);
+  void begin_report(policy::Instant now);
+  void complete(protocol::admin::StatusReport& report);
   Result<void> check_that_a_gpu_is_free() const;
   void call_engine(const Callback& call);  // and what follows from it; no exception comes out
   void after_engine();
@@ -73,11 +74,13 @@ class Daemon {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MemfdMaker> segment_maker_;
   SharedReports reports_;
+  // For reports_. Both end after who writes their clients.
+  std::unique_ptr<ReportInParts> report_in_parts_;
+  std::optional<protocol::admin::StatusReport> to_mark_;  // complete but for its marks
   std::unique_ptr<StatusWriter> status_writer_;
   std::unique_ptr<ChangeWatch> change_watch_;
   protocol::admin::ChangeMarks change_marks_;
   AskPace turn_pace_;
-  std::unique_ptr<ReportInParts> report_in_parts_;  // for reports_
   std::unique_ptr<AdminSockets> admin_;
   std::unique_ptr<NvmlMonitor> monitor_;
   Timer deadline_timer_;

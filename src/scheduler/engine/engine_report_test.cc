@@ -96,6 +96,33 @@ TEST_F(EngineTest, ClientsThatComeAndGoWhileAReportIsMadeAreInItOnceOrNot) {
   EXPECT_GE(tenants_of(report).size(), kClients - 10);
 }
 
+// Another thread writes clients while more are added: what it reads is not moved under its hands.
+TEST_F(EngineTest, ClientsOfAReportInTheMakingStayWhereTheyAre) {
+  settings_.policy.overhead_default = kMiB;
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  ReportInParts parts(engine().parts(), now_);
+  const ReportInParts::Clients* clients = &parts.clients();
+  const protocol::admin::ClientReport* first = clients->data();
+  ConnectionId next = kClients + 1;
+  std::vector<ReportInParts::Clients> outgrown;
+  size_t seen = 0;
+  while (!parts.go_on(now_)) {
+    if (auto old = parts.take_outgrown(); !old.empty()) {
+      ASSERT_EQ(old.data(), first);
+      ASSERT_EQ(old.size(), seen);
+      for (size_t i = 0; i < old.size(); ++i)
+        ASSERT_EQ(old[i].program + std::to_string(old[i].id), (*clients)[i].program + std::to_string((*clients)[i].id));
+      outgrown.push_back(std::move(old));
+      first = clients->data();
+    }
+    ASSERT_EQ(clients->data(), first);
+    seen = clients->size();
+    for (int i = 0; i < 60 && next < 2 * kClients; ++i, ++next) join(next, static_cast<pid_t>(100'000 + next), kMiB, 0);
+  }
+  EXPECT_FALSE(outgrown.empty()) << "or the test has tried nothing";
+  EXPECT_EQ(parts.take().clients.data(), first);
+}
+
 // Clients' counts go into totals when they leave: they are in the report once, whether it had seen them before or not.
 TEST_F(EngineTest, TurnsOfClientsThatLeaveWhileAReportIsMadeAreCountedOnce) {
   settings_.policy.overhead_default = kMiB;  // all of them fit

@@ -239,7 +239,7 @@ ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now) : e
   report_.nvml = engine.gpus.uses_nvml();
   engine.host.report(&report_);
   report_.switch_time_mode = engine.settings.policy.switch_time_mode == policy::SwitchTimeMode::kAuto ? "auto" : "fixed";
-  report_.clients.reserve(engine.clients.all().size());
+  report_.clients.reserve(engine.clients.all().size() + kClientsAtOnce);
   report_.tenants.reserve(engine.tenants.all().size());
   for (policy::GpuId id = 0; id < engine.gpus.size(); ++id) {
     if (!engine.gpus[id].is_there()) continue;
@@ -276,7 +276,17 @@ bool ReportInParts::go_on(policy::Instant now) {
 
 bool ReportInParts::is_still_there(const OfGpu& gpu) const { return engine_.gpus[gpu.view.gpu].uuid_text == report_.gpus[gpu.index].uuid; }
 
+// For another part.
+void ReportInParts::make_room() {
+  if (report_.clients.size() + kClientsAtOnce <= report_.clients.capacity()) return;
+  Clients more;
+  more.reserve(2 * report_.clients.capacity());
+  more = report_.clients;
+  outgrown_ = std::exchange(report_.clients, std::move(more));
+}
+
 void ReportInParts::add_clients(policy::Instant now) {
+  make_room();
   policy::GpuView& view = gpus_[at_].view;
   const std::string& gpu = report_.gpus[gpus_[at_].index].uuid;
   const size_t before = view.clients.size();

@@ -37,7 +37,12 @@ class ReportInParts {
   // The engine outlives it, and may change between the parts.
   ReportInParts(const EngineParts& engine, policy::Instant now);
 
+  using Clients = std::vector<protocol::admin::ClientReport>;
+
   bool go_on(policy::Instant now);  // true: the report is complete
+  // Those that are there stay as they are, and where they are until `outgrown` has them: more came than there was room for.
+  const Clients& clients() const { return report_.clients; }
+  Clients take_outgrown() { return std::exchange(outgrown_, {}); }
   // Its `changes` are those of its beginning.
   protocol::admin::StatusReport take() { return std::move(report_); }
 
@@ -59,7 +64,10 @@ class ReportInParts {
   bool is_still_there(const OfGpu& gpu) const;  // else another GPU has its number by now
 
   const EngineParts engine_;
+  void make_room();
+
   protocol::admin::StatusReport report_;
+  Clients outgrown_;  // copies of clients that others may still read
   std::vector<OfGpu> gpus_;
   Next next_ = Next::kClients;
   size_t at_ = 0;       // in gpus_

@@ -42,6 +42,13 @@ SharedReport::Text SharedReport::text(uint64_t since, bool brief) const {
   return found->text;
 }
 
+void SharedReport::has_text(bool brief, std::string text) const {
+  Form form{0, brief};
+  const std::shared_ptr<Entry> found = entry(form);
+  std::call_once(found->once, [&] { found->text = std::make_shared<const std::string>(std::move(text)); });
+  (brief ? is_written_in_brief_ : is_written_) = true;
+}
+
 SharedReport::Text SharedReport::whole_if_written(bool brief) const {
   if (brief && is_written_in_brief_) return text(0, true);
   return is_written_ ? text(0) : nullptr;

@@ -35,6 +35,8 @@ class SharedReport {
   // What is new since that report (report_changes.h); 0: all of it, as past kTextsMax. Written by the first caller, for whom others wait.
   // `brief`: without fields that have their defaults.
   Text text(uint64_t since, bool brief = false) const;
+  // All of it is written already, by whoever saw it in the making.
+  void has_text(bool brief, std::string text) const;
   // All of it, if it is written already, so that nobody waits for it; who takes it in brief takes it in full, too. Null: it is not.
   Text whole_if_written(bool brief) const;
   bool is_written() const { return is_written_ || is_written_in_brief_; }

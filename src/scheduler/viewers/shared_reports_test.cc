@@ -6,12 +6,15 @@
 #include <chrono>
 #include <future>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "loop/event_loop.h"
+#include "protocol/report_changes.h"
 #include "scheduler/viewers/status_writer.h"
 
 namespace nvshare::scheduler {
@@ -83,14 +86,17 @@ class SharedReportsTest : public ::testing::Test {
   int part_ = 0;
   int64_t part_ns_ = 0;  // that one takes
   bool fails_ = false;
+  bool gives_away_ = false;  // the report itself, not a copy
+  Callback on_part_ = [] {};
   SharedReports reports_{loop_, [this](bool begins) -> std::optional<protocol::admin::StatusReport> {
                            part_ = begins ? 1 : part_ + 1;
                            for (const int64_t until = monotonic_ns() + part_ns_; monotonic_ns() < until;) {
                            }
+                           on_part_();
                            if (part_ < parts_) return std::nullopt;
                            if (fails_) throw std::runtime_error("as the test wants it");
                            ++looks_;
-                           return report_;
+                           return gives_away_ ? std::exchange(report_, {}) : report_;
                          }};
   std::thread thread_;
   std::optional<StatusWriter> writer_;  // goes once the loop has ended, which uses it
@@ -196,6 +202,49 @@ TEST_F(SharedReportsTest, AReportThatWasReplacedIsHandedOver) {
   second->text(0);
   EXPECT_EQ(written(), second->text(0));
   EXPECT_EQ(former, (std::vector{first, first}));
+}
+
+// Clients that come in parts, more of them than there is room for, beside reports that fail and viewers that make others: the text is what
+// it would be of the whole report.
+TEST_F(SharedReportsTest, WhatIsWrittenWhileAReportIsMadeIsWhatTheReportSays) {
+  constexpr size_t kAtOnce = 400;
+  StatusWriter& writer = writer_.emplace(loop_, reports_);
+  std::mt19937 random(7);
+  size_t grown = 0;
+  on_part_ = [&] {
+    if (part_ == 1) {
+      writer.keep(std::exchange(report_, {}).clients);
+      report_.changes = ++grown;
+      report_.clients.reserve(random() % 6000);
+      writer.made(nullptr);
+    }
+    for (size_t i = 0; i < kAtOnce; ++i) {
+      if (report_.clients.size() == report_.clients.capacity()) {
+        StatusWriter::Clients more;
+        more.reserve(2 * report_.clients.size() + kAtOnce);
+        more = report_.clients;
+        writer.keep(std::exchange(report_.clients, std::move(more)));
+      }
+      protocol::admin::ClientReport& client = report_.clients.emplace_back();
+      client.id = random();
+      client.program = "program " + std::to_string(random());
+    }
+    writer.made(&report_.clients);
+  };
+  gives_away_ = true;
+  for (int round = 0; round < 60; ++round) {
+    parts_ = static_cast<int>(1 + random() % 12);
+    fails_ = random() % 4 == 0;
+    const bool other = random() % 3 == 0;  // a viewer that has one made first
+    if (other) on_loop([&] { reports_.ask(0, 0, [](const Result<SharedReports::Report>&) {}); });
+    const auto texts = ask(writer, {{.brief = true}, {}, {.since = 1}});
+    if (fails_) continue;
+    const SharedReports::Report latest = fresh(kLongNs, 0);
+    ASSERT_EQ(latest->report().clients.size(), kAtOnce * static_cast<size_t>(parts_));
+    EXPECT_TRUE(*texts[0] == protocol::admin::encode(latest->report(), true)) << round;
+    EXPECT_TRUE(*texts[1] == protocol::admin::encode(latest->report())) << round;
+    EXPECT_TRUE(*texts[2] == protocol::admin::encode(protocol::admin::news_since(latest->report(), 1))) << round;
+  }
 }
 
 TEST_F(SharedReportsTest, AWriterKeepsNoReportThatWasReplaced) {

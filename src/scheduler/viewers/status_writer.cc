@@ -10,6 +10,9 @@
 namespace nvshare::scheduler {
 namespace {
 
+constexpr size_t kWrittenAtOnce = 1000;
+constexpr size_t kRoomPart = 16;  // of a text is left, as the next one may be longer
+
 StatusWriter::Text text_of(const Error& error) { return std::make_shared<const std::string>(protocol::admin::encode_error(error.text)); }
 
 }  // namespace
@@ -57,10 +60,12 @@ void StatusWriter::begin() {
     all.age_max_ns = std::min(all.age_max_ns, asker.wish.age_max_ns);
     all.changes_min = std::max(all.changes_min, asker.wish.changes_min);
   }
+  awaits_report_ = true;
   reports_.ask(all.age_max_ns, all.changes_min, [this](const Result<SharedReports::Report>& report) { take(report); });
 }
 
 void StatusWriter::take(const Result<SharedReports::Report>& report) {
+  awaits_report_ = false;
   std::set<Form> forms;
   for (const Asker& asker : served_) forms.insert(form_of(asker.wish));
   if (!report) {
@@ -71,7 +76,42 @@ void StatusWriter::take(const Result<SharedReports::Report>& report) {
   {
     Lock lock(mutex_);
     report_ = *report;
+    began_last_ = number_;
     forms_ = std::move(forms);
+    part_ = {};
+  }
+  changed_.notify_one();
+}
+
+void StatusWriter::made(const Clients* clients) {
+  if (clients == nullptr) {
+    whole_forms_.clear();
+    for (const Asker& asker : served_) {
+      if (awaits_report_ && asker.wish.since == 0) whole_forms_.insert(form_of(asker.wish));
+    }
+    told_ = 0;
+    ++number_;
+    Lock lock(mutex_);
+    part_ = {};
+    return;
+  }
+  if (whole_forms_.empty() || clients->size() < told_ + kWrittenAtOnce) return;
+  told_ = clients->size();
+  {
+    Lock lock(mutex_);
+    if (report_) return;  // the thread is to write another one first
+    part_ = {number_, *clients};
+    forms_ = whole_forms_;
+  }
+  changed_.notify_one();
+}
+
+void StatusWriter::keep(Clients clients) {
+  if (clients.empty()) return;
+  {
+    Lock lock(mutex_);
+    part_ = {};
+    kept_.push_back(std::move(clients));
   }
   changed_.notify_one();
 }
@@ -111,19 +151,47 @@ void StatusWriter::answer_next() {
   next.done(next.text);
 }
 
+void StatusWriter::write_some(Begun& begun, const Part& part, const std::set<Form>& forms) {
+  if (begun.report != part.report || begun.clients != part.clients.data()) begun.begin(part.report, part.clients.data());
+  for (const Form& form : forms) {
+    const size_t bytes = begun.bytes[form] + begun.bytes[form] / kRoomPart;
+    protocol::admin::StatusText& text = begun.texts.try_emplace(form, form.second, bytes).first->second;
+    text.add(part.clients.subspan(text.clients()));
+  }
+}
+
+StatusWriter::Text StatusWriter::finish(Begun& begun, const SharedReport& report, uint64_t number, const Form& form) {
+  const auto text = begun.texts.find(form);
+  if (text != begun.texts.end() && begun.report == number && begun.clients == report.report().clients.data())
+    report.has_text(form.second, text->second.finish(report.report()));
+  Text whole = report.text(form.first, form.second);
+  if (form.first == 0) begun.bytes[form] = whole->size();
+  return whole;
+}
+
 void StatusWriter::write() {
+  Begun begun;
   Lock lock(mutex_);
   while (true) {
-    changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return ends_ || report_ || !former_.empty(); });
+    changed_.wait(mutex_,
+                  [this]() REQUIRES(mutex_) { return ends_ || report_ || !part_.clients.empty() || !former_.empty() || !kept_.empty(); });
     if (ends_) return;
     std::vector<SharedReports::Report> former = std::exchange(former_, {});
+    std::vector<Clients> kept = std::exchange(kept_, {});
+    const Part part = std::exchange(part_, {});
     SharedReports::Report report = std::exchange(report_, nullptr);
+    const uint64_t number = began_last_;
     const std::set<Form> forms = std::exchange(forms_, {});
     lock.unlock();
     former.clear();
-    Texts texts;
-    for (const Form& form : forms) texts[form] = report->text(form.first, form.second);
-    if (report) loop_.post([this, texts = std::move(texts)] { written(texts); });
+    kept.clear();
+    if (!part.clients.empty()) write_some(begun, part, forms);
+    if (report) {
+      Texts texts;
+      for (const Form& form : forms) texts[form] = finish(begun, *report, number, form);
+      begun.begin(0, nullptr);
+      loop_.post([this, texts = std::move(texts)] { written(texts); });
+    }
     report.reset();
     lock.lock();
   }

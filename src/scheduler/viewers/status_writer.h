@@ -1,7 +1,8 @@
 // Writes answers to `status` on a thread of its own: with thousands of clients the text takes longer than their reports, and no client is
 // to wait for it. A report is had for all that ask by then (shared_reports.h); those that ask while it is made or
-// written share the next one, so that each answer is as new as its question, or as old as its asker takes it. Viewers are answered one
-// after the other: each that is answered wakes up and takes a processor, which programs that are to be granted something need, too.
+// written share the next one, so that each answer is as new as its question, or as old as its asker takes it. The text of its clients is
+// written while the report is still being made, a thousand at a time. Viewers are answered one after the other: each that is answered wakes
+// up and takes a processor, which programs that are to be granted something need, too.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -41,6 +43,13 @@ class StatusWriter {
   // On the loop's thread.
   void ask(const Wish& wish, Done done);
 
+  using Clients = std::vector<protocol::admin::ClientReport>;
+  // The clients of the report that is being made, so far; those that are there do not change any more. Null: another one begins. They stay
+  // where they are until the next one has begun, or until they are given to keep().
+  void made(const Clients* clients);
+  // Ends them once they are not being written.
+  void keep(Clients clients);
+
  private:
   struct Asker {
     Wish wish;
@@ -62,6 +71,28 @@ class StatusWriter {
   void answer_next();
   void write();  // the thread
 
+  // Clients of the report in the making. Of another one where `report` is another number.
+  struct Part {
+    uint64_t report = 0;
+    std::span<const protocol::admin::ClientReport> clients;  // from the first one on
+  };
+  // What the thread has written of them.
+  struct Begun {
+    uint64_t report = 0;
+    const protocol::admin::ClientReport* clients = nullptr;
+    std::map<Form, protocol::admin::StatusText> texts;
+    std::map<Form, size_t> bytes;  // of the latest whole ones: so much room they are begun with
+
+    void begin(uint64_t number, const protocol::admin::ClientReport* of) {
+      report = number;
+      clients = of;
+      texts.clear();
+    }
+  };
+  static void write_some(Begun& begun, const Part& part, const std::set<Form>& forms);
+  // `number`: of the report that began last; is it this one?
+  static Text finish(Begun& begun, const SharedReport& report, uint64_t number, const Form& form);
+
   EventLoop& loop_;
   SharedReports& reports_;
   // The loop's own.
@@ -69,12 +100,19 @@ class StatusWriter {
   std::deque<Answer> answers_;  // of viewers, to be given one after the other
   Timer answer_timer_;          // armed while there are any
   std::vector<Asker> served_;   // by the one that is being made or written
+  bool awaits_report_ = false;  // for those served
+  std::set<Form> whole_forms_;  // in which clients are written while their report is made
+  uint64_t number_ = 0;         // of the report that began last
+  size_t told_ = 0;             // of its clients, to the thread
 
   Mutex mutex_;  // nobody waits for anything else with it
   Condition changed_;
   SharedReports::Report report_ GUARDED_BY(mutex_);               // to be written
+  uint64_t began_last_ GUARDED_BY(mutex_) = 0;                    // number_, then
   std::vector<SharedReports::Report> former_ GUARDED_BY(mutex_);  // that nobody is to be given any more: they end on the thread
-  std::set<Form> forms_ GUARDED_BY(mutex_);                       // that it is to be written in
+  std::set<Form> forms_ GUARDED_BY(mutex_);                       // that it, or the part, is to be written in
+  Part part_ GUARDED_BY(mutex_);                                  // empty: it has been written
+  std::vector<Clients> kept_ GUARDED_BY(mutex_);                  // that end on the thread
   bool ends_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
