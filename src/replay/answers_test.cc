@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -229,6 +230,49 @@ TEST(Answers, WhatIsNoRecordingIsRefusedWithItsLine) {
   ASSERT_FALSE(absent);
   EXPECT_NE(std::string(absent.error().text).find("nvshare-scheduler --trace FILE makes a recording"), std::string::npos);
   EXPECT_FALSE(replay("/")) << "a folder";
+}
+
+// A recording may be somebody else's: the policy takes the figures of its events as they are.
+TEST(Answers, WhatNoSchedulerCanHaveWrittenIsRefusedWithItsLine) {
+  const auto lines = recorded();
+  const auto refusal = [&lines](size_t line, const std::string& what, const std::string& instead) {
+    auto changed = lines;
+    const size_t at = changed[line].find(what);
+    EXPECT_NE(at, std::string::npos) << changed[line];
+    if (at != std::string::npos) changed[line].replace(at, what.size(), instead);
+    const auto done = replayed(joined(changed));
+    return done ? std::string("replayed") : std::string(done.error().text);
+  };
+  EXPECT_EQ(refusal(1, R"("total":17179869184)", R"("total":17179869183)").substr(0, 4), "repl") << "that is possible";
+  EXPECT_EQ(refusal(1, R"("total":17179869184)", R"("total":-1)").find("line 2: 'total' cannot be -1; accepted is"), 0u);
+  EXPECT_EQ(refusal(1, R"("total":17179869184)", R"("total":9223372036854775807)").find("line 2: 'total'"), 0u);
+  EXPECT_EQ(refusal(1, R"("now":1001000000000)", R"("now":-9223372036854775808)").find("line 2: 'now'"), 0u);
+  EXPECT_EQ(refusal(2, R"("available":107374182400)", R"("available":4611686018427387904)").find("line 3: 'available'"), 0u);
+  EXPECT_EQ(refusal(0, R"("watched_grace":60000000000)", R"("watched_grace":-5)").find("line 1: 'watched_grace'"), 0u);
+  EXPECT_EQ(refusal(0, R"("switch_time_multiplier":5)", R"("switch_time_multiplier":4294967295)").find("line 1: 'switch_time_m"), 0u);
+  EXPECT_EQ(refusal(4, R"("priority":0)", R"("priority":2147483647)").find("line 5: 'priority'"), 0u) << lines[4];
+  EXPECT_EQ(refusal(2, R"("now":1002000000000)", R"("now":1000000000000)").find("line 3: the time goes back"), 0u);
+  EXPECT_EQ(refusal(2, R"("now":1002000000000)", R"("now":1002000000000000000)").find("line 3: that is years after"), 0u);
+  const std::string deep(1'000'000, '[');
+  EXPECT_EQ(refusal(2, R"("uses":[])", R"("uses":)" + deep).find("line 3: not a line of a trace: it nests more than 64"), 0u);
+}
+
+TEST(Answers, ALineWithoutAnEndIsNotReadToIt) {
+  struct Endless : std::streambuf {
+    int_type underflow() override {
+      if (given_ >= int64_t{200} << 20) return traits_type::eof();
+      given_ += sizeof text_;
+      setg(text_, text_, text_ + sizeof text_);
+      return traits_type::to_int_type(text_[0]);
+    }
+    Endless() { std::fill_n(text_, sizeof text_, ' '); }
+    char text_[1 << 16];
+    int64_t given_ = 0;
+  } endless;
+  std::istream stream(&endless);
+  Recording recording(stream);
+  EXPECT_FALSE(recording.next());
+  EXPECT_LE(endless.given_, int64_t{70} << 20);
 }
 
 }  // namespace

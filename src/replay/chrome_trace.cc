@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
+#include "scheduler/trace_possible.h"
 
 namespace nvshare::replay {
 namespace {
@@ -73,6 +74,7 @@ void ChromeTrace::set(policy::GpuId gpu, Track& track, const std::string& name, 
 Result<void> ChromeTrace::add(std::string_view line) {
   auto decoded = scheduler::decode_trace(line);
   if (!decoded) return decoded.error();
+  if (auto possible = scheduler::check_possible(*decoded); !possible) return possible.error();
   return add(*decoded);
 }
 
@@ -188,7 +190,8 @@ void ChromeTrace::note_copies(const policy::SwapProgressed& event, Instant now) 
     if (copy.bytes == 0) {
       const Instant before = event.out ? past.copies_end_out : past.copies_end_in;
       copy.movement = event.id;
-      copy.begin = std::clamp<Instant>(now - event.elapsed, std::max(before, first_), now);
+      copy.begin =
+          std::clamp<Instant>(now - std::clamp<policy::Duration>(event.elapsed, 0, now), std::min(std::max(before, first_), now), now);
     }
     copy.bytes += bytes;
     copy.end = now;

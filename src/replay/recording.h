@@ -26,11 +26,13 @@ class Recording {
 
  private:
   bool read();
+  Result<std::optional<Line>> checked(Line line);
   std::optional<Line> of_the_next_scheduler();
 
   std::istream& lines_;
   std::string text_;
   size_t number_ = 0;
+  policy::Instant first_ = -1, last_ = 0;  // of the scheduler that is read; -1: none yet
   size_t incomplete_ = 0;
 };
 

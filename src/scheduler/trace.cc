@@ -1,6 +1,8 @@
 #include "scheduler/trace.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/json_nesting.h"
 #include "policy/overloaded.h"
 #include "scheduler/settings.h"
 
@@ -252,6 +255,7 @@ std::vector<std::string> encode_answers(const policy::Actions& actions) {
 }
 
 Result<TraceLine> decode_trace(std::string_view line) {
+  if (nests_too_deep(line)) return error_format("not a line of a trace: it nests more than %d deep", kJsonNestingMax);
   try {
     Json json = Json::parse(line);
     if (json.contains("event")) {
@@ -279,10 +283,19 @@ static bool ends_in_a_line(const std::string& file) {
   return written.seekg(-1, std::ios::end) && written.get() != '\n';
 }
 
+// In a folder that others can write, by which lines of ours would be added to any file that we can write.
+static bool is_link_of_another_user(const std::string& file) {
+  struct stat status {};
+  return lstat(file.c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != geteuid() && status.st_uid != 0;
+}
+
 Result<TraceWriter> TraceWriter::open(const std::string& file, const policy::Config& config) {
+  if (is_link_of_another_user(file))
+    return error_format("cannot write the trace %.150s: it is a link of another user; name another file", file.c_str());
   // It names tenants and programs: for nobody else, where it is made anew.
   const FileDescriptor made(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  std::ofstream stream(file, std::ios::app);
+  if (!made) return error_format("cannot write the trace %.150s: %s", file.c_str(), std::strerror(errno));
+  std::ofstream stream("/proc/self/fd/" + std::to_string(made.get()), std::ios::app);  // that very file, whatever is at its place now
   if (!stream) return error_format("cannot write the trace %.150s: %s", file.c_str(), std::strerror(errno));
   if (ends_in_a_line(file)) stream << "\n";
   stream << encode_trace(TraceStart{NVSHARE_VERSION, config, true, true}) << "\n";

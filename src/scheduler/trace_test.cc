@@ -1,6 +1,7 @@
 #include "scheduler/trace.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -212,6 +213,22 @@ TEST(Trace, ASchedulerThatComesAfterAKilledOneBeginsInALineOfItsOwn) {
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[2], R"({"event":"Ti)");
   for (const size_t whole : {0, 1, 3}) EXPECT_TRUE(decode_trace(lines[whole])) << lines[whole];
+}
+
+TEST(Trace, ALinkOfAnotherUserIsNotWrittenThrough) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives a link away";
+  TestFolder folder;
+  const std::string ours = folder.path() + "/ours", file = folder.path() + "/trace";
+  std::ofstream(ours) << "precious";
+  ASSERT_EQ(symlink(ours.c_str(), file.c_str()), 0);
+  ASSERT_EQ(lchown(file.c_str(), 4711, 4711), 0);
+  const auto refused = TraceWriter::open(file, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(std::string(refused.error().text).find("a link of another user"), std::string::npos);
+  EXPECT_EQ(std::filesystem::file_size(ours), 8u);
+  ASSERT_EQ(lchown(file.c_str(), 0, 0), 0);
+  EXPECT_TRUE(TraceWriter::open(file, {}));
+  EXPECT_GT(std::filesystem::file_size(ours), 8u);
 }
 
 TEST(Trace, HoldsTheSchedulingModeByItsName) {

@@ -188,7 +188,11 @@ Result<Converted> convert(const std::string& text, const Options& options) {
   if (!documents) return documents.error();
   Conversion conversion(text, options);
   conversion.run(*documents);
-  return conversion.finish();
+  Converted made = conversion.finish();
+  // Values that end otherwise without their neighbour, such as a tag alone.
+  if (const auto again = read_documents(made.text); !again)
+    return error_format("would be no YAML once it is converted (%.120s); write what is there in quotes", again.error().text);
+  return made;
 }
 
 }  // namespace nvshare::cli::convert

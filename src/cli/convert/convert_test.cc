@@ -67,6 +67,16 @@ void expect_as_kept(const std::string& name, const Options& options) {
 TEST(Convert, ManifestsOfThePlugin) { expect_as_kept("plugin.yaml", {}); }
 TEST(Convert, ManifestsOfTimeSlicing) { expect_as_kept("time-slicing.yaml", with_share()); }
 TEST(Convert, ManifestsOfHami) { expect_as_kept("hami.yaml", {}); }
+// A tag alone, which the entry after it ends.
+TEST(Convert, WhatWouldBeNoYamlIsRefused) {
+  const std::string before = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: b, resources: {limits: {cpu: ";
+  const std::string after = ", nvshare.com/gpu: 1}}}]}\n";
+  const auto refused = convert(before + "!" + after, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(std::string(refused.error().text).find("would be no YAML once it is converted"), std::string::npos) << refused.error().text;
+  EXPECT_EQ(converted(before + "'1'" + after).templates, 1);
+}
+
 TEST(Convert, AListInJson) { expect_as_kept("list.json", {}); }
 
 // Every line that asks for no GPU is there, in its order and to the byte.
