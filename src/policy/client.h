@@ -347,9 +347,15 @@ struct ShareMember {
   Duration beside_for = 0;       // so long, the last time; 0: since it held on, it has not
   int soon_in_row = 0;           // wishes soon after the turn before
   int held_moments = 0;          // in a row, of those in which bursts are put apart: it had the lock all the time
+  // Of one that is measured: it leaves gaps, as far as is known, so that where turns were chosen it takes none.
+  bool gappy = true;
+  Instant watched_from = 0;       // for that; since then:
+  Duration used = 0, unused = 0;  // it had the lock; it neither had nor wanted it
 
   bool is_in_group() const { return group != 0 || measured; }
   void note_gap(Instant now);
+  void watch(Instant from);
+  void judge_gaps(Instant now);
 };
 
 struct StateTimes {

@@ -16,6 +16,7 @@
 #include "policy/flat.h"
 #include "policy/limits/quota.h"
 #include "policy/policy.h"
+#include "policy/sharing/share_gain.h"
 
 namespace nvshare::policy {
 
@@ -113,13 +114,12 @@ struct PrefetchPlan {
 
 constexpr Duration kShareSpell = 300'000'000;  // ns
 
-// Which way of sharing gets more done (share_trials.cc): a spell of the chosen one, then one of the other; between trials looks at who
-// works.
+// Which way of sharing gets more done (share_trials.cc): a spell together, then one in turns; between trials looks at who works.
 struct ShareTrial {
   enum class Phase { kNone, kSettles, kCounts, kEnds, kLooks, kHasLooked };  // the last two: of a look
   Phase phase = Phase::kNone;
   bool confirms = false;                                                   // the first win of the other way
-  bool second = false;                                                     // the spell
+  bool second = false;                                                     // the spell, in turns
   Instant until = 0;                                                       // the phase
   SharingWay way = SharingWay::kTogether, chosen = SharingWay::kTogether;  // in force; when nothing is tried
   int64_t measured = 0;                                                    // clients that may be
@@ -127,15 +127,20 @@ struct ShareTrial {
   Instant asked_at = 0;
   std::vector<ClientId> mix;  // that are measured, or were last
   bool failed = false;        // the last trial
-  int wins = 0;               // of the other way, in so many of their trials in a row
+  GainPool gains;             // of their trials
+  int wins = 0;               // of the other way, by what so many trials in a row and those before say
+  bool unsure = false;        // whether it wins, after the first of them
   int changes = 0;            // of way, of the same clients
   int pieces = 0;             // of the spell that are yet to be counted
-  std::map<ClientId, Progress> from, piece_from;
-  std::map<ClientId, std::array<int64_t, 2>> rates;  // of the spells
-  std::map<ClientId, int> seldom;                    // did nothing in a piece of the spell together; looks in a row in which it worked
-  std::map<ClientId, Instant> works;                 // which of `mix` did when they were asked, and when that was seen last
-  bool works_changed = false;                        // since the last trial
-  std::map<ClientId, Instant> left;                  // which of `mix` do not use the GPU any more, and since when
+  struct Spells {
+    std::map<ClientId, Progress> from, piece_from;
+    SpellRates rates;
+    SpellPieces counted;
+  } spells;
+  std::map<ClientId, int> seldom;     // did nothing in a piece of the spell together; looks in a row in which it worked
+  std::map<ClientId, Instant> works;  // which of `mix` did when they were asked, and when that was seen last
+  bool works_changed = false;         // since the last trial
+  std::map<ClientId, Instant> left;   // which of `mix` do not use the GPU any more, and since when
   Instant looked_at = 0;
   std::optional<std::vector<ClientId>> seen;  // that use the GPU; nullopt: not all can be measured
   Instant seen_since = 0;
@@ -154,6 +159,7 @@ struct ShareTurn {
   std::optional<uint64_t> group;  // none: they run as memory allows
   Instant began = 0;
   struct Moment {
+    bool learns = false;     // of all, whether they leave gaps
     bool apart = false;      // now: who leaves gaps waits for another's burst
     Duration apart_for = 0;  // in it, until `seen_at`
     Instant seen_at = 0, began = 0, until = 0;
@@ -161,6 +167,8 @@ struct ShareTurn {
   std::optional<Moment> moment;  // in which bursts are put apart while several programs want the GPU
   Instant next_moment = 0;
   bool bursts_apart() const { return moment && moment->apart; }
+  bool watches = false;  // turns were chosen, so that it is to be seen who leaves gaps
+  bool watches_gaps() const { return group || bursts_apart() || watches; }
 };
 
 // The clients that wait on a GPU (queue.cc).

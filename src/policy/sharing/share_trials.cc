@@ -19,17 +19,16 @@ constexpr Duration kAfterFailure = 10 * kSecond;    // answers that did not come
 constexpr int kSpareMost = 3;                       // trials at once when clients come and go
 constexpr Duration kSpareEvery = 10 * kSecond;      // and one more
 constexpr Duration kLookEvery = 800 * kMillisecond;
-constexpr Duration kLook = 40 * kMillisecond;  // lasts so long
-constexpr Duration kStill = 5 * kSecond;       // who submitted nothing in any look of that time no longer works, or submits seldom
-constexpr int kLooksToWork = 4;                // in a row, and one that worked seldom does so all the time
-constexpr size_t kClientsMost = 16;            // with more of them a spell is too short for turns
-constexpr int64_t kParts = 1'000'000;          // of a client's mean rate
-constexpr uint64_t kWorkMost = 1 << 22;        // in a spell: ten million submissions a second
-constexpr int64_t kBetterPercent = 103;        // so much of the work done together is a win of turns
-constexpr int64_t kPlainPercent = 108;         // so much needs no second trial, the first time
-constexpr int64_t kKeptPercent = 102;          // less is a win over turns: where both do the same, nobody has to wait
-constexpr int kWinsFirst = 2;                  // in a row, and another way is taken
-constexpr int kWinsMost = 5;                   // each change asks for one more the next time: if spells tell little, changes are few
+constexpr Duration kLook = 40 * kMillisecond;        // lasts so long
+constexpr Duration kStill = 5 * kSecond;             // who submitted nothing in any look of that time no longer works, or submits seldom
+constexpr int kLooksToWork = 4;                      // in a row, and one that worked seldom does so all the time
+constexpr size_t kClientsMost = 16;                  // with more of them a spell is too short for turns
+constexpr uint64_t kWorkMost = 1 << 22;              // in a spell: ten million submissions a second
+constexpr int64_t kBetter = kGainParts * 103 / 100;  // of the work done together: a win of turns
+constexpr int64_t kPlain = kGainParts * 8 / 100;     // more or less needs no second trial, the first time
+constexpr int64_t kKept = kGainParts * 102 / 100;    // less is a win over turns: where both do the same, nobody has to wait
+constexpr int kWinsFirst = 2;                        // in a row, and another way is taken
+constexpr int kWinsMost = 5;                         // each change asks for one more the next time: if spells tell little, changes are few
 
 SharingWay other_than(SharingWay way) { return way == SharingWay::kTurns ? SharingWay::kTogether : SharingWay::kTurns; }
 
@@ -78,10 +77,9 @@ void enter(Context& context, Gpu& gpu, ShareTrial::Phase phase, Duration lasts) 
   context.wake(gpu, gpu.share_trial.until);
 }
 
-// In turns first of all those that leave gaps no more are told from those that do, and then take turns.
-void let_settle(Context& context, Gpu& gpu) {
-  const Duration first = gpu.share_trial.way == SharingWay::kTurns ? begin_long_moment(context, gpu) : 0;
-  enter(context, gpu, ShareTrial::Phase::kSettles, first + kSettles);
+void set_way(const Context& context, Gpu& gpu, SharingWay way) {
+  if (way == SharingWay::kTurns && gpu.share_trial.way != way) watch_gaps(context, gpu);
+  gpu.share_trial.way = way;
 }
 
 void give_up(Context& context, Gpu& gpu) {
@@ -89,7 +87,7 @@ void give_up(Context& context, Gpu& gpu) {
   std::erase_if(trial.mix, [&](ClientId id) { return !gpu.clients.contains(id); });
   ask(context, trial, false);
   trial.phase = ShareTrial::Phase::kNone;
-  trial.way = trial.chosen;
+  set_way(context, gpu, trial.chosen);
   trial.failed = true;
   trial.ended_at = context.now;
 }
@@ -99,6 +97,7 @@ void give_up(Context& context, Gpu& gpu) {
 void put_off(Context& context, Gpu& gpu) {
   give_up(context, gpu);
   ShareTrial& trial = gpu.share_trial;
+  trial.unsure = false;
   if (trial.confirms) {
     trial.wins = 0;            // and is no trial of those that are left
   } else if (!trial.second) {  // else it has cost what a trial costs
@@ -129,7 +128,7 @@ void end_look(Context& context, Gpu& gpu) {
   trial.phase = ShareTrial::Phase::kNone;
   trial.looked_at = context.now;
   for (const ClientId id : trial.mix) {
-    const bool works = gpu.clients.at(id).share.progress.work != trial.from.at(id).work;
+    const bool works = gpu.clients.at(id).share.progress.work != trial.spells.from.at(id).work;
     const auto seldom = trial.seldom.find(id);
     if (seldom != trial.seldom.end()) {
       seldom->second = works ? seldom->second + 1 : 0;
@@ -146,35 +145,44 @@ void end_look(Context& context, Gpu& gpu) {
 
 int wins_needed(const ShareTrial& trial) { return std::min(kWinsFirst + trial.changes, kWinsMost); }
 
-// The first time that the other way wins, it is tried again at once.
+// The first time that the other way wins, or may, it is tried again at once.
 bool is_to_confirm(const ShareTrial& trial, const std::vector<ClientId>& mix) {
-  return mix == trial.mix && trial.wins == 1 && trial.changes == 0 && !trial.failed;
+  return mix == trial.mix && (trial.wins == 1 || trial.unsure) && trial.changes == 0 && !trial.failed;
+}
+
+void forget_wins(ShareTrial& trial) {
+  trial.wins = trial.changes = 0;
+  trial.unsure = false;
+  trial.gains.clear();
 }
 
 void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   ShareTrial& trial = gpu.share_trial;
   trial.confirms = is_to_confirm(trial, mix);
-  if (mix != trial.mix || trial.works_changed) trial.wins = trial.changes = 0;
+  if (mix != trial.mix || trial.works_changed) forget_wins(trial);
   trial.mix = std::move(mix);
   trial.second = false;
-  trial.rates.clear();
+  trial.spells.rates.clear();
+  for (auto& pieces : trial.spells.counted) pieces.clear();
   trial.seldom.clear();
   trial.left.clear();
   trial.failed = trial.works_changed = false;
   if (!trial.confirms) --trial.spare;
   ask(context, trial, true);
-  let_settle(context, gpu);
+  // Together those that leave gaps are told first from those that do not: only these take turns.
+  set_way(context, gpu, SharingWay::kTogether);
+  enter(context, gpu, ShareTrial::Phase::kSettles, begin_long_moment(context, gpu));
 }
 
 // Submissions per thousand seconds: comparable between ways, not between clients.
-int64_t rate_of(const Progress& from, const Progress& to) {
-  const auto work = static_cast<int64_t>(to.work > from.work ? std::min<uint64_t>(to.work - from.work, kWorkMost) : 0);
+int64_t rate_of(const Progress& from, const Progress& to, uint64_t most) {
+  const auto work = static_cast<int64_t>(to.work > from.work ? std::min<uint64_t>(to.work - from.work, most) : 0);
   return work * 1'000 * kSecond / std::max(to.at - from.at, kMillisecond);
 }
 
 void begin_spell(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
-  trial.from.clear();
+  trial.spells.from.clear();
   trial.pieces = kPieces;
   ask(context, trial, true);
   enter(context, gpu, ShareTrial::Phase::kCounts, kSpell / kPieces);
@@ -183,8 +191,8 @@ void begin_spell(Context& context, Gpu& gpu) {
 // With the answers of when the piece began; those of when it ends are asked for.
 void end_piece(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
-  trial.piece_from = answers_of(gpu, trial);
-  if (trial.from.empty()) trial.from = trial.piece_from;
+  trial.spells.piece_from = answers_of(gpu, trial);
+  if (trial.spells.from.empty()) trial.spells.from = trial.spells.piece_from;
   const bool last = --trial.pieces == 0;
   ask(context, trial, !last || !trial.second);
   enter(context, gpu, last ? ShareTrial::Phase::kEnds : ShareTrial::Phase::kCounts, last ? 0 : kSpell / kPieces);
@@ -194,11 +202,13 @@ void end_piece(Context& context, Gpu& gpu) {
 // kernels take long may submit nothing for so long, but then others wait for their turn. A client that holds the lock alone keeps it, also
 // idle.
 bool note_piece(const Context& context, const Gpu& gpu, ShareTrial& trial) {
-  if (trial.from.empty()) return true;  // none is
-  const auto takes_turns = [&](const auto& entry) { return entry.second->share.beside_until <= context.now; };
-  bool works = trial.way == SharingWay::kTurns && std::any_of(gpu.waiting.begin(), gpu.waiting.end(), takes_turns);
+  if (trial.spells.from.empty()) return true;  // none is
+  const auto waits_for_turn = [&](const auto& entry) { return takes_turns(context, gpu, *entry.second); };
+  bool works = trial.way == SharingWay::kTurns && std::any_of(gpu.waiting.begin(), gpu.waiting.end(), waits_for_turn);
+  PieceRates& counted = trial.spells.counted[trial.second ? 1 : 0].emplace_back();
   for (const ClientId id : trial.mix) {
-    const bool did = gpu.clients.at(id).share.progress.work != trial.piece_from.at(id).work;
+    counted[id] = rate_of(trial.spells.piece_from.at(id), gpu.clients.at(id).share.progress, kWorkMost / kPieces);
+    const bool did = gpu.clients.at(id).share.progress.work != trial.spells.piece_from.at(id).work;
     if (!did && trial.way == SharingWay::kTogether) trial.seldom[id] = 0;
     works |= did;
   }
@@ -207,7 +217,8 @@ bool note_piece(const Context& context, const Gpu& gpu, ShareTrial& trial) {
 
 void count_spell(Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
-  for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).share.progress);
+  for (const ClientId id : trial.mix)
+    trial.spells.rates[id][trial.second ? 1 : 0] = rate_of(trial.spells.from.at(id), gpu.clients.at(id).share.progress, kWorkMost);
 }
 
 // A client that did nothing in one of the spells, or in a piece of the one together, works seldom: its requests fall into the spells by
@@ -216,33 +227,51 @@ bool works_seldom(const ShareTrial& trial, ClientId id, const std::array<int64_t
   return rates[0] == 0 || (trial.second && rates[1] == 0) || trial.seldom.contains(id);
 }
 
-// One alone that works all the time has nobody to take turns with. Where the first spell leaves no more the other way is not tried: who
-// works seldom would wait in it, for nothing.
-bool can_compare(const ShareTrial& trial) {
-  return std::count_if(trial.rates.begin(), trial.rates.end(),
-                       [&](const auto& entry) { return !works_seldom(trial, entry.first, entry.second); }) >= 2;
+// One alone that works all the time has nobody to take turns with. Where the spell together leaves no more, turns are not tried.
+bool can_compare(const Gpu& gpu, const ShareTrial& trial) {
+  return std::count_if(trial.spells.rates.begin(), trial.spells.rates.end(), [&](const auto& entry) {
+           return !works_seldom(trial, entry.first, entry.second) && !gpu.clients.at(entry.first).share.gappy;
+         }) >= 2;
 }
 
-// Of the way tried first, which is in force, and of the other.
-std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
-  if (!can_compare(trial)) return {kParts, kParts};
-  std::pair<int64_t, int64_t> work;
-  for (const auto& [id, rates] : trial.rates) {
-    if (works_seldom(trial, id, rates)) continue;
-    const int64_t sum = rates[0] + rates[1];
-    work.first += rates[0] * 2 * kParts / sum;
-    work.second += rates[1] * 2 * kParts / sum;
+ShareGain gain_in(const ShareTrial& trial) {
+  std::map<ClientId, int> seldom = trial.seldom;
+  for (const auto& [id, rates] : trial.spells.rates) {
+    if (works_seldom(trial, id, rates)) seldom.try_emplace(id, 0);
   }
-  return work;
+  return gain_of(trial.spells.counted, trial.spells.rates, seldom);
+}
+
+// The first time one trial does if it is plain, and two that say so together; then the other way has to win again and again.
+bool is_to_change(ShareTrial& trial, const ShareGain& gain, bool compared) {
+  const bool in_turns = trial.chosen == SharingWay::kTurns;
+  const int64_t ratio = compared ? trial.gains.ratio() : kGainParts;
+  const bool wins = in_turns ? ratio < kKept : ratio > kBetter;
+  trial.wins = wins ? trial.wins + 1 : 0;
+  trial.unsure = compared && !wins && trial.gains.trials() == 1 && !gain.is_sure_of(ratio - (in_turns ? kKept : kBetter));
+  if (trial.changes > 0 || !compared) return trial.wins >= wins_needed(trial);
+  const int64_t ahead = in_turns ? kGainParts - gain.ratio : gain.ratio - kGainParts;
+  return wins && (trial.gains.trials() > 1 || (ahead > kPlain && gain.is_sure_of(ahead)));
+}
+
+void note_choice(Context& context, const Gpu& gpu, bool changes, bool compared) {
+  const ShareTrial& trial = gpu.share_trial;
+  const bool in_turns = trial.chosen == SharingWay::kTurns;
+  const auto percent = static_cast<int64_t>(trial.gain * 100 + 0.5);
+  const std::string why =
+      compared ? "they get " + std::to_string(percent) + " % of the work done that they do " + (in_turns ? "together" : "in turns")
+               : "fewer than two of them work all the time";
+  context.note(changes ? Note::Level::kInfo : Note::Level::kDebug, gpu, 0,
+               std::to_string(trial.mix.size()) + " programs " + (changes ? "share the GPU " : "still share the GPU ") +
+                   (in_turns ? "in turns: " : "together: ") + why);
 }
 
 void decide(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
-  const auto [first, other] = work_of(trial);
-  const bool wins = trial.chosen == SharingWay::kTurns ? first * 100 < other * kKeptPercent : other * 100 > first * kBetterPercent;
-  trial.wins = wins ? trial.wins + 1 : 0;
-  const bool plain = trial.changes == 0 && other * 100 > first * kPlainPercent;
-  const bool changes = plain || trial.wins >= wins_needed(trial);
+  const bool compared = can_compare(gpu, trial);
+  const ShareGain gain = compared ? gain_in(trial) : ShareGain{};
+  if (compared) trial.gains.add(gain);
+  const bool changes = is_to_change(trial, gain, compared);
   if (changes) {
     trial.chosen = other_than(trial.chosen);
     trial.wins = 0;
@@ -250,25 +279,17 @@ void decide(Context& context, Gpu& gpu) {
   }
   if (!trial.second) ask(context, trial, false);
   trial.phase = ShareTrial::Phase::kNone;
-  trial.way = trial.chosen;
+  set_way(context, gpu, trial.chosen);
   trial.ended_at = trial.looked_at = context.now;
   ++trial.trials;
   trial.works.clear();
-  for (const auto& [id, rates] : trial.rates) {
+  for (const auto& [id, rates] : trial.spells.rates) {
     if (rates[0] + rates[1] > 0) trial.works[id] = context.now;
   }
   std::erase_if(trial.seldom, [&](const auto& entry) { return !trial.works.contains(entry.first); });  // those do nothing at all
-  const int64_t best = changes ? other : first;
-  const int64_t rest = changes ? first : other;
-  trial.gain = rest > 0 ? static_cast<double>(best) / static_cast<double>(rest) : 1;
-  const int64_t percent = rest > 0 ? (best * 100 + rest / 2) / rest : 100;
-  const bool in_turns = trial.chosen == SharingWay::kTurns;
-  const std::string why = can_compare(trial) ? "they get " + std::to_string(percent) + " % of the work done that they do " +
-                                                   (in_turns ? "together" : "in turns")
-                                             : "fewer than two of them work all the time";
-  context.note(changes ? Note::Level::kInfo : Note::Level::kDebug, gpu, 0,
-               std::to_string(trial.mix.size()) + " programs " + (changes ? "share the GPU " : "still share the GPU ") +
-                   (in_turns ? "in turns: " : "together: ") + why);
+  const double ratio = compared ? static_cast<double>(trial.gains.ratio()) / kGainParts : 1;
+  trial.gain = trial.chosen == SharingWay::kTurns ? ratio : 1 / std::max(ratio, 0.01);
+  note_choice(context, gpu, changes, compared);
 }
 
 void go_on(Context& context, Gpu& gpu) {
@@ -289,12 +310,13 @@ void go_on(Context& context, Gpu& gpu) {
     case ShareTrial::Phase::kEnds:
       if (!note_piece(context, gpu, trial)) return put_off(context, gpu);
       count_spell(gpu);
-      if (trial.second || !can_compare(trial)) return decide(context, gpu);
+      if (trial.second || !can_compare(gpu, trial)) return decide(context, gpu);
       trial.second = true;
-      trial.way = other_than(trial.chosen);
-      return let_settle(context, gpu);
+      for (const auto& [id, looks] : trial.seldom) gpu.clients.at(id).share.gappy = true;
+      set_way(context, gpu, SharingWay::kTurns);
+      return enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
     case ShareTrial::Phase::kLooks:
-      trial.from = answers_of(gpu, trial);
+      trial.spells.from = answers_of(gpu, trial);
       ask(context, trial, false);
       return enter(context, gpu, ShareTrial::Phase::kHasLooked, 0);
     case ShareTrial::Phase::kHasLooked:
@@ -353,7 +375,7 @@ void run_together(Context& context, Gpu& gpu) {
   trial.way = trial.chosen = SharingWay::kTogether;
   trial.mix.clear();
   trial.works.clear();
-  trial.wins = trial.changes = 0;
+  forget_wins(trial);
   trial.gain = 0;
 }
 

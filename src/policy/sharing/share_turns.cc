@@ -22,15 +22,21 @@ constexpr Duration kBurstsLate = 10 * kMillisecond;  // what begins later is lef
 constexpr int kHeldMoments = 3;                      // in a row, and a client that had the lock all the time leaves gaps no more
 constexpr int kSoonInRow = 2;  // wishes within a moment of the turn before: bursts that may meet others' again and again; requests do not
 constexpr Duration kLongMoment = kHeldMoments * kBurstsApart;
-constexpr size_t kBurstsMost = 64;  // clients: each hears of it twice
+// Of a client that is measured, while it is told to give the GPU up in its pauses. What waits for its turn does neither.
+constexpr Duration kWatched = 500 * kMillisecond;  // that it had the lock or nothing to do, and it is judged by it
+constexpr Duration kGappyPart = 4;                 // of that time without work: it leaves gaps
+constexpr Duration kSteadyPart = 8;                // and until it is less than this part of it
+constexpr size_t kBurstsMost = 64;                 // clients: each hears of it twice
 
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
-bool takes_turns(const Context& context, const Client& client) {
-  return client.share.beside_until <= context.now && gang_of(context.state, client) == nullptr;
+bool in_measured_turns(const Gpu& gpu, const Client& client) { return client.share.measured && gpu.share_trial.way == SharingWay::kTurns; }
+
+Duration unused_in(const Client& client, Instant from, Instant now) {
+  return client.share.unused + (client.holds_lock() || client.waits() ? 0 : now - std::max(client.past.released_at, from));
 }
 
 uint64_t group_of(const Gpu& gpu, const Client& client) {
-  return client.share.measured && gpu.share_trial.way == SharingWay::kTurns ? share_group_of(client.tenant) : client.share.group;
+  return in_measured_turns(gpu, client) ? share_group_of(client.tenant) : client.share.group;
 }
 
 // Bursts of different groups are put apart. Together those that are measured have none, unless under MPS, but the driver divides the GPU
@@ -49,18 +55,21 @@ Duration slice_of(const Gpu& gpu, size_t groups) {
   return std::max(kShareSpell / (sharers * rounds), 2 * kLeast);
 }
 
-bool holds_up(const Context& context, const Client& client) {
-  return client.holds_lock() && takes_turns(context, client) && !drain_is_doubtful(context.state, client, context.now);
+bool holds_up(const Context& context, const Gpu& gpu, const Client& client) {
+  return client.holds_lock() && takes_turns(context, gpu, client) && !drain_is_doubtful(context.state, client, context.now);
 }
 
-bool comes(const Context& context, const Client& client) {
-  return client.waits() && takes_turns(context, client) && !cannot_have_it_soon(client.wait.reason) &&
+bool comes(const Context& context, const Gpu& gpu, const Client& client) {
+  return client.waits() && takes_turns(context, gpu, client) && !cannot_have_it_soon(client.wait.reason) &&
          !client.drain.overstay.comes_last(context.now);
 }
 
-// As far as is known: it runs beside the others, or ended its last turn by itself.
+// As far as is known: it runs beside the others, or ended its last turn by itself. Of one that is measured it is taken for granted until
+// that is known.
 bool leaves_gaps(const Context& context, const Client& client) {
-  return (client.share.beside_until > context.now || client.share.gaps_in_row > 0) && gang_of(context.state, client) == nullptr;
+  const ShareMember& share = client.share;
+  return (share.beside_until > context.now || share.gaps_in_row > 0 || (share.measured && share.gappy)) &&
+         gang_of(context.state, client) == nullptr;
 }
 
 bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& client) {
@@ -77,6 +86,8 @@ bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& clien
 void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment& moment) {
   const auto moments = static_cast<int>((moment.apart_for + kBurstsApart - kLeast) / kBurstsApart);
   for (auto& [id, client] : gpu.clients) {
+    if (moment.learns && moment.apart_for >= kLongMoment / 2)
+      client.share.gappy = unused_in(client, moment.began, context.now) >= kLongMoment / kGappyPart;
     if (client.past.released_at > moment.began) client.share.held_moments = 0;
     if (!client.holds_lock() || !leaves_gaps(context, client) || client.turn.granted_at > moment.began) continue;
     client.share.held_moments += moments;
@@ -84,17 +95,18 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
     client.share.held_moments = 0;
     client.share.beside_until = context.now;
     client.share.gaps_in_row = 0;
+    client.share.gappy = false;
   }
 }
 
-void begin_moment(const Context& context, ShareTurn& turn, Duration lasts) {
-  turn.moment = {.seen_at = context.now, .began = context.now, .until = context.now + lasts};
+void begin_moment(const Context& context, ShareTurn& turn, Duration lasts, bool learns) {
+  turn.moment = {.learns = learns, .seen_at = context.now, .began = context.now, .until = context.now + lasts};
 }
 
-// Whether several groups want the GPU, of which a client leaves gaps: then a moment may begin.
+// Whether several groups want the GPU, of which a client leaves gaps, or may: then a moment may begin.
 bool bursts_meet(Context& context, Gpu& gpu) {
   std::set<uint64_t> groups;
-  bool gaps = false;
+  bool gaps = gpu.share_turn.moment && gpu.share_turn.moment->learns;
   const auto add = [&](const Client& client) {
     groups.insert(burst_group_of(gpu, client));
     gaps |= leaves_gaps(context, client);
@@ -107,7 +119,7 @@ bool bursts_meet(Context& context, Gpu& gpu) {
     // Only on time: else the request of one that seldom works would begin it, each time, and wait.
     const bool on_time = context.now < turn.next_moment + kBurstsLate;
     turn.next_moment = context.now + kBurstsEvery;
-    if (on_time) begin_moment(context, turn, kBurstsApart);
+    if (on_time && !turn.moment) begin_moment(context, turn, kBurstsApart, false);
   }
   context.wake(gpu, turn.next_moment);
   return true;
@@ -126,7 +138,8 @@ void settle_bursts(Context& context, Gpu& gpu) {
   std::vector<ClientId> comers;
   for (const auto& [id, client] : gpu.waiting) comers.push_back(id);
   turn.moment->seen_at = context.now;
-  turn.moment->apart = meet && room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
+  turn.moment->apart =
+      (meet || turn.moment->learns) && room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
   if (!turn.moment->apart) return;
   for (const auto& [id, client] : gpu.waiting) {
     const Instant waited = client->wait.since + kLeast;
@@ -145,10 +158,10 @@ Groups groups_on(Context& context, Gpu& gpu, std::vector<ClientId>* comers) {
   Groups groups;
   for (const auto& [grant, client] : gpu.holders) {
     if (client->share.beside_until > context.now) context.wake(gpu, client->share.beside_until);
-    if (holds_up(context, *client)) groups[group_of(gpu, *client)].holders.push_back(client);
+    if (holds_up(context, gpu, *client)) groups[group_of(gpu, *client)].holders.push_back(client);
   }
   for (const auto& [id, client] : gpu.waiting) {
-    if (!comes(context, *client)) continue;
+    if (!comes(context, gpu, *client)) continue;
     Sharers& sharers = groups[group_of(gpu, *client)];
     const Instant since = client->wait.since;
     const auto earlier = [since](std::optional<Instant> known) { return std::min(known.value_or(since), since); };
@@ -218,21 +231,43 @@ Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups, Dur
   return context.now + kMillisecond;
 }
 
+// A client that leaves gaps and has the lock since then leaves them no more: nobody asks it to give the GPU up.
+void see_who_holds_on(Context& context, Gpu& gpu) {
+  for (const auto& [grant, client] : gpu.holders) {
+    if (!in_measured_turns(gpu, *client) || !client->share.gappy) continue;
+    const Instant known = std::max(client->turn.granted_at, client->share.watched_from) + kWatched;
+    if (context.now < known) {
+      context.wake(gpu, known);
+      continue;
+    }
+    client->share.gappy = false;
+    client->share.watch(context.now);
+  }
+}
+
 }  // namespace
+
+bool takes_turns(const Context& context, const Gpu& gpu, const Client& client) {
+  const bool beside = in_measured_turns(gpu, client) ? client.share.gappy : client.share.beside_until > context.now;
+  return !beside && gang_of(context.state, client) == nullptr;
+}
 
 // What is known of who leaves gaps may be of work that is over: together nobody is asked to give the GPU up, so nothing tells.
 Duration begin_long_moment(const Context& context, Gpu& gpu) {
-  const bool any =
-      std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) { return leaves_gaps(context, entry.second); });
-  if (!any || gpu.clients.size() > kBurstsMost) return 0;
-  begin_moment(context, gpu.share_turn, kLongMoment);
+  begin_moment(context, gpu.share_turn, kLongMoment, true);
+  watch_gaps(context, gpu);
   gpu.share_turn.next_moment = context.now + kBurstsEvery;
   return kLongMoment;
+}
+
+void watch_gaps(const Context& context, Gpu& gpu) {
+  for (auto& [id, client] : gpu.clients) client.share.watch(context.now);
 }
 
 void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
   gpu.share_turn.members += (event.group != 0 || event.measured) - client.share.is_in_group();
   gpu.share_trial.measured += event.measured - client.share.measured;
+  client.share.gappy |= event.measured && !client.share.measured;
   client.share.group = event.group;
   client.share.measured = event.measured;
 }
@@ -256,10 +291,26 @@ void ShareMember::note_gap(Instant now) {
   beside_until = now + beside_for;
 }
 
+void ShareMember::watch(Instant from) {
+  watched_from = from;
+  used = unused = 0;
+}
+
+void ShareMember::judge_gaps(Instant now) {
+  const Duration watched = used + unused;
+  if (watched < kWatched && (gappy || unused < kWatched / kGappyPart)) return;
+  gappy = unused >= watched / (gappy ? kSteadyPart : kGappyPart);
+  watch(now);
+}
+
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
-  if (!gpu.share_turn.group && !gpu.share_turn.bursts_apart()) return;
+  if (!gpu.share_turn.watches_gaps()) return;
   ShareMember& share = client.share;
   share.leaves_by_choice = by_choice;
+  if (in_measured_turns(gpu, client)) {
+    share.used += context.now - std::max(client.turn.granted_at, share.watched_from);
+    return share.judge_gaps(context.now);
+  }
   if (!by_choice) return;
   if (gpu.share_turn.group || share.beside_until > context.now) return share.note_gap(context.now);
   share.gaps_in_row = 1;  // nobody else takes turns, so that only moments can tell; in them a shorter pause is enough
@@ -270,6 +321,11 @@ void note_share_turn(const Context& context, const Gpu& gpu, Client& client, boo
 void note_share_wish(const Context& context, const Gpu& gpu, Client& client) {
   if (gpu.share_turn.members == 0) return;
   client.share.soon_in_row = context.now - client.past.last_used < kBurstsApart ? client.share.soon_in_row + 1 : 0;
+  client.share.unused += context.now - std::max(client.past.released_at, client.share.watched_from);
+  if (in_measured_turns(gpu, client)) {
+    client.share.leaves_by_choice |= context.now - client.past.last_used >= kPauses;
+    return client.share.judge_gaps(context.now);
+  }
   if (client.share.leaves_by_choice) return;
   if (context.now - client.past.last_used >= kPauses) return client.share.note_gap(context.now);
   client.share.gaps_in_row = 0;
@@ -281,8 +337,11 @@ void settle_share_turns(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
   if (turn.members == 0 || gpu.quota.mode != GpuMode::kUnlimited) {
     turn.moment.reset();
+    turn.watches = false;
     return turn.group.reset();
   }
+  turn.watches = gpu.share_trial.measured > 0 && gpu.share_trial.way == SharingWay::kTurns;
+  if (turn.watches) see_who_holds_on(context, gpu);
   settle_bursts(context, gpu);
   std::vector<ClientId> comers;
   Groups groups = groups_on(context, gpu, &comers);
@@ -306,11 +365,11 @@ void settle_share_turns(Context& context, Gpu& gpu) {
 
 bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client) {
   if (waits_for_burst(context, gpu, client)) return false;
-  if (!gpu.share_turn.group || !takes_turns(context, client)) return true;
+  if (!gpu.share_turn.group || !takes_turns(context, gpu, client)) return true;
   const uint64_t group = group_of(gpu, client);
   if (group != *gpu.share_turn.group) return false;
   return std::none_of(gpu.holders.begin(), gpu.holders.end(),
-                      [&](const auto& entry) { return group_of(gpu, *entry.second) != group && holds_up(context, *entry.second); });
+                      [&](const auto& entry) { return group_of(gpu, *entry.second) != group && holds_up(context, gpu, *entry.second); });
 }
 
 }  // namespace nvshare::policy

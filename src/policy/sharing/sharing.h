@@ -13,8 +13,10 @@ void settle_share_trials(Context& context, Gpu& gpu);
 void take_shares(Gpu& gpu, Client& client, const ClientShares& event);
 void forget_shares(Gpu& gpu, const Client& client);  // which leaves
 void settle_share_turns(Context& context, Gpu& gpu);
-bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client);  // or needs none
-Duration begin_long_moment(const Context& context, Gpu& gpu);  // that tells who leaves gaps no more, and its length; 0: nobody is known to
+bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client);             // or needs none
+bool takes_turns(const Context& context, const Gpu& gpu, const Client& client);                // and does not run beside those that do
+Duration begin_long_moment(const Context& context, Gpu& gpu);                                  // that tells who leaves gaps, and its length
+void watch_gaps(const Context& context, Gpu& gpu);                                             // from now on, of all that are measured
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice);  // its turn ends
 void note_share_wish(const Context& context, const Gpu& gpu, Client& client);                  // it wants the lock
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <map>
@@ -25,6 +26,7 @@ struct Program {
   double burst = 0;          // ms of work alone, then `pause`; 0: it never pauses
   int pause = 0;             // ms
   int varies = 0;            // so much more or less, by chance
+  double every = 0;          // ms; > 0: instead of pauses, bursts are due by chance, so far apart on average, whether the last one ended
   double per_ms = 50;        // submissions of a millisecond's work
   double told_together = 1;  // what it says of them while others run, over the truth
   bool mute = false;         // answers nothing
@@ -42,6 +44,7 @@ struct Program {
   Instant waits_since = 0;
   Duration longest_wait = 0;
   Instant woke_at = 0;
+  std::mt19937 arrivals;       // its own, so that they are the same whatever the others do
   std::vector<Duration> took;  // from each wish to work to the end of that burst
 };
 
@@ -71,6 +74,7 @@ class Machine {
     if (program.tenant == 0) program.tenant = id;
     program.left = program.burst;
     program.woke_at = now_;
+    program.arrivals.seed(clockwork_.seed * 1000 + static_cast<unsigned>(id));
     programs_[id] = program;
     feed(ClientJoined{id, 0, program.tenant, 0, {program.bytes, program.bytes, 0}, true, false, false});
     if (program.measured || program.group != 0) feed(ClientShares{id, program.group, program.measured});
@@ -167,6 +171,12 @@ class Machine {
     on_gpu_ = found->first;
     slice_ends_ = now_ + clockwork_.slice;
   }
+  // Of a program whose burst ended: the next one may be due already.
+  void next_arrival(Program& program) {
+    const double part = (static_cast<double>(program.arrivals() >> 8U) + 0.5) / (1U << 24U);
+    program.woke_at += static_cast<Duration>(-std::log(part) * program.every * kMs);
+    program.wakes_in = static_cast<int>(std::max<Duration>(program.woke_at - now_, 0) / clockwork_.step);
+  }
   static bool works(const Program& program) { return program.grant != 0 && program.wakes_in == 0; }
   void pass() {
     int running = 0;
@@ -183,6 +193,10 @@ class Machine {
       if (program.left > 0) continue;
       program.left += program.burst;
       program.took.push_back(now_ + clockwork_.step - program.woke_at);
+      if (program.every > 0) {
+        next_arrival(program);
+        continue;
+      }
       const int varied =
           program.varies == 0 ? 0 : static_cast<int>(random_() % static_cast<unsigned>(2 * program.varies + 1)) - program.varies;
       program.wakes_in = steps(program.pause + varied) + 1;
@@ -195,7 +209,7 @@ class Machine {
     for (auto& [id, program] : programs_) {
       if (program.gone) continue;
       const bool woke = program.wakes_in > 0 && --program.wakes_in == 0;
-      if (woke) program.woke_at = now_;
+      if (woke && program.every == 0) program.woke_at = now_;
       if (program.grant != 0 && program.drops_in > 0 && --program.drops_in == 0) {
         give_up(id, false);
       } else if (program.grant != 0 && program.wakes_in > 0 && program.release > 0 && ++program.idle > program.release / clockwork_.step) {

@@ -1,0 +1,105 @@
+#include "policy/sharing/share_gain.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace nvshare::policy {
+namespace {
+
+// Two that work all the time, and a third whose requests each take as much from both as they are worth.
+struct Spells {
+  SpellPieces pieces;
+  SpellRates rates;
+  void add(size_t way, int64_t first, int64_t second, int64_t requests) {
+    pieces[way].push_back({{1, first}, {2, second}, {3, requests}});
+    for (const auto& [id, rate] : pieces[way].back()) rates[id][way] += rate / 5;
+  }
+};
+
+TEST(ShareGain, IsThatOfTheMeansAndSureWhereThePiecesAgree) {
+  Spells spells;
+  for (int piece = 0; piece < 5; ++piece) spells.add(0, 450'000, 450'000, 0);
+  for (int piece = 0; piece < 5; ++piece) spells.add(1, 500'000, 500'000, 0);
+  const ShareGain gain = gain_of(spells.pieces, spells.rates, {});
+  EXPECT_NEAR(static_cast<double>(gain.ratio), 11'111, 5);
+  EXPECT_TRUE(gain.is_sure_of(gain.ratio - kGainParts));
+}
+
+TEST(ShareGain, IsUnsureWhereThePiecesDiffer) {
+  Spells spells;
+  const int64_t uneven[] = {100'000, 900'000, 200'000, 800'000, 250'000};
+  for (const int64_t rate : uneven) spells.add(0, rate, rate, 0);
+  for (const int64_t rate : uneven) spells.add(1, rate + 50'000, rate + 50'000, 0);
+  const ShareGain gain = gain_of(spells.pieces, spells.rates, {});
+  EXPECT_GT(gain.ratio, kGainParts * 108 / 100);
+  EXPECT_FALSE(gain.is_sure_of(gain.ratio - kGainParts));
+}
+
+// Requests that came in one of the spells only made turns look better or worse by as much as they took.
+TEST(ShareGain, RequestsThatFallIntoOneSpellMakeNoDifference) {
+  std::mt19937 random;
+  for (int i = 0; i < 100; ++i) {
+    Spells spells;
+    for (size_t way = 0; way < 2; ++way) {
+      for (int piece = 0; piece < 5; ++piece) {
+        const auto part = static_cast<int64_t>(random() % (way == 0 ? 7 : 4));  // of ten, that requests have
+        const int64_t left = (way == 0 ? 45'000 : 50'000) * (10 - part);
+        spells.add(way, left, left, part * 1000);
+      }
+    }
+    const ShareGain gain = gain_of(spells.pieces, spells.rates, {{3, 0}});
+    EXPECT_NEAR(static_cast<double>(gain.ratio), 11'111, 500) << i;
+  }
+}
+
+// What it says of its requests goes with what the others get done, and is another in each way.
+TEST(ShareGain, OneThatLiesOfItsRequestsMovesItAsMuchAsOneClient) {
+  Spells spells;
+  for (int piece = 0; piece < 5; ++piece) spells.add(0, 450'000 + piece * 1000, 450'000 + piece * 1000, 5 - piece);
+  for (int piece = 0; piece < 5; ++piece) spells.add(1, 450'000 + piece * 1000, 450'000 + piece * 1000, 1'000'005 - piece);
+  const ShareGain gain = gain_of(spells.pieces, spells.rates, {{3, 0}});
+  EXPECT_GT(gain.ratio, 0);
+  EXPECT_LE(gain.ratio, 3 * kGainParts) << "(2 + 1) / (2 - 1)";
+}
+
+TEST(GainPool, WeighsTrialsByHowSureTheyAre) {
+  GainPool pool;
+  pool.add({10'500, 100 * 100});
+  pool.add({9'000, 1000 * 1000});
+  EXPECT_NEAR(static_cast<double>(pool.ratio()), 10'470, 20);
+  EXPECT_EQ(pool.trials(), 2);
+}
+
+TEST(GainPool, BeginsAnewWithOneThatDoesNotGoWithThoseBefore) {
+  GainPool pool;
+  for (int i = 0; i < 10; ++i) pool.add({11'000, 100 * 100});
+  pool.add({10'000, 100 * 100});
+  EXPECT_EQ(pool.ratio(), 10'000);
+  EXPECT_EQ(pool.trials(), 1);
+}
+
+// A worse way that wins by chance, in one trial in three, wins in sum in hardly any.
+TEST(GainPool, NoiseWinsSeldom) {
+  const auto wins_of = [](size_t trials) {
+    std::mt19937 random;
+    int wins = 0;
+    for (int i = 0; i < 2000; ++i) {
+      GainPool pool;
+      for (size_t each = 0; each < trials; ++each) {
+        int64_t noise = 0;  // of a standard deviation of 8 %
+        for (int part = 0; part < 12; ++part) noise += static_cast<int64_t>(random() % 1601) - 800;
+        pool.add({9'700 + noise / 2 * 866 / 800, 800 * 800});
+      }
+      wins += pool.ratio() > 10'300;
+    }
+    return wins;
+  };
+  const int once = wins_of(1);
+  EXPECT_GT(once, 2000 / 8);
+  EXPECT_LT(wins_of(2), once);
+}
+
+}  // namespace
+}  // namespace nvshare::policy
