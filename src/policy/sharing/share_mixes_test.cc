@@ -165,6 +165,19 @@ TEST(Bursts, ThatOverlapStayLikeThatTogetherAndArePutApartOtherwise) {
   }
 }
 
+// They are taken to leave gaps until a trial has shown otherwise, so that their bursts are put apart before either way was measured.
+TEST(Bursts, OfThoseThatComeArePutApartBeforeTheFirstTrialEnds) {
+  for (Duration apart = 2 * kMs; apart <= 3 * kMs; apart += kMs / 4) {
+    Machine machine(sum_of(0.98), {}, 64 * kGiB, {.step = kMs / 10, .slice = 2 * kMs});
+    std::vector<ClientId> ids;
+    for (size_t i = 0; i < 3; ++i) ids.push_back(machine.add({.burst = 3.4, .pause = 7}));
+    for (size_t i = 0; i < ids.size(); ++i) machine.begin_anew(ids[i], 20 * kMs + static_cast<Duration>(i) * apart);
+    machine.run(300 * kMs);
+    EXPECT_GE(machine.work_in(260 * kMs) * 10.4 / 3.4, 0.97 * 3) << apart;
+    EXPECT_EQ(machine.gpu().sharing_trials, 0U);
+  }
+}
+
 // It is the only one that takes turns, so that none of those tells what it does. On an H200 one of three such ran into the bursts of the
 // others, and 2.48 was done for 2.93.
 TEST(Bursts, OfOneThatComesLaterArePutApartAsWell) {
