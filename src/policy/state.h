@@ -126,6 +126,7 @@ struct ShareTrial {
   uint64_t question = 0;
   Instant asked_at = 0;
   std::vector<ClientId> mix;  // that are measured, or were last
+  std::set<ClientId> apart;   // that used the GPU as well, and cannot be measured
   bool failed = false;        // the last trial
   GainPool gains;             // of their trials
   int wins = 0;               // of the other way, by what so many trials in a row and those before say

@@ -32,16 +32,24 @@ constexpr int kWinsMost = 5;                         // each change asks for one
 
 SharingWay other_than(SharingWay way) { return way == SharingWay::kTurns ? SharingWay::kTogether : SharingWay::kTurns; }
 
-// The clients that use the GPU now or did lately, by id; nullopt: some of them cannot be measured, or are bound to another GPU, or there
-// are too many.
-std::optional<std::vector<ClientId>> mix_on(const Context& context, const Gpu& gpu) {
+// Cannot be measured, or is bound to another GPU: it runs beside the others whatever these do.
+bool stands_apart(const Context& context, const Client& client) {
+  return !client.share.measured ? client.share.group == 0 : gang_of(context.state, client) != nullptr;
+}
+
+// The clients that use the GPU now or did lately and can be measured, by id; nullopt: there are too many, or some that cannot beside some
+// that were told how they share, with whom those take turns.
+std::optional<std::vector<ClientId>> mix_on(const Context& context, Gpu& gpu) {
   std::vector<ClientId> mix;
   if (gpu.holders.size() + gpu.waiting.size() > kClientsMost) return std::nullopt;
   bool all = true;
   const auto count = [&](const Client& client) {
-    if (!client.share.measured && client.share.group != 0) return;  // it was told how it shares
-    all &= client.share.measured && gang_of(context.state, client) == nullptr;
-    mix.push_back(client.id);
+    if (stands_apart(context, client)) {
+      all &= std::none_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.share.group != 0; });
+      gpu.share_trial.works_changed |= gpu.share_trial.apart.insert(client.id).second;
+    } else if (client.share.measured) {
+      mix.push_back(client.id);
+    }
   };
   for (const auto& [grant, client] : gpu.holders) count(*client);
   for (const auto& [id, client] : gpu.waiting) count(*client);
@@ -375,6 +383,7 @@ void run_together(Context& context, Gpu& gpu) {
   trial.way = trial.chosen = SharingWay::kTogether;
   trial.mix.clear();
   trial.works.clear();
+  trial.apart.clear();
   forget_wins(trial);
   trial.gain = 0;
 }
@@ -402,6 +411,8 @@ void settle_share_trials(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   if (trial.measured == 0) return run_together(context, gpu);
   const bool tries = trial.phase != ShareTrial::Phase::kNone;
+  // What somebody else took of the GPU is there again.
+  trial.works_changed |= std::erase_if(trial.apart, [&](ClientId id) { return !gpu.clients.contains(id); }) > 0;
   const std::optional<std::vector<ClientId>> mix = mix_on(context, gpu);
   see_mix(trial, mix, context.now);
   const bool possible = mix && gpu.quota.mode == GpuMode::kUnlimited;

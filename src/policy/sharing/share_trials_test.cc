@@ -385,6 +385,20 @@ TEST(ShareTrials, WhereOneCannotBeMeasuredAllRunTogether) {
   EXPECT_EQ(machine.chosen(), SharingWay::kTogether);
 }
 
+// Nor does it wait for them: a library of an earlier release, or one in a gang.
+TEST(ShareTrials, OneThatCannotBeMeasuredKeepsNobodyFromTurns) {
+  Machine machine(time_slicing, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs});
+  machine.add({});
+  machine.add({});
+  const ClientId other = machine.add({.burst = 10, .every = 500, .measured = false});
+  machine.run(5 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+  machine.run(60 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+  EXPECT_LE(machine.of(other).longest_wait, kMs);
+  EXPECT_LE(machine.tried(), 2 * kSec);
+}
+
 TEST(ShareTrials, OneThatDoesNotAnswerIsAskedSeldomAndAllRunTogether) {
   Machine machine(time_slicing);
   machine.add({});

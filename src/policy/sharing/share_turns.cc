@@ -248,7 +248,8 @@ void see_who_holds_on(Context& context, Gpu& gpu) {
 }  // namespace
 
 bool takes_turns(const Context& context, const Gpu& gpu, const Client& client) {
-  const bool beside = in_measured_turns(gpu, client) ? client.share.gappy : client.share.beside_until > context.now;
+  const bool apart = !client.share.is_in_group() && gpu.share_trial.way == SharingWay::kTurns;  // it cannot be measured
+  const bool beside = in_measured_turns(gpu, client) ? client.share.gappy : apart || client.share.beside_until > context.now;
   return !beside && gang_of(context.state, client) == nullptr;
 }
 
