@@ -113,6 +113,7 @@ struct PrefetchPlan {
 };
 
 constexpr Duration kShareSpell = 300'000'000;  // ns
+constexpr Duration kShareSlice = 100'000'000;
 
 // Which way of sharing gets more done (share_trials.cc): a spell together, then one in turns; between trials looks at who works.
 struct ShareTrial {
@@ -137,6 +138,7 @@ struct ShareTrial {
     std::map<ClientId, Progress> from, piece_from;
     SpellRates rates;
     SpellPieces counted;
+    int odd_looks = 0;  // since then, in a row: somebody does much more or less
   } spells;
   std::map<ClientId, int> seldom;     // did nothing in a piece of the spell together; looks in a row in which it worked
   std::map<ClientId, Instant> works;  // which of `mix` did when they were asked, and when that was seen last

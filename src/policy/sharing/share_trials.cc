@@ -21,6 +21,9 @@ constexpr Duration kSpareEvery = 10 * kSecond;      // and one more
 constexpr Duration kLookEvery = 800 * kMillisecond;
 constexpr Duration kLook = 40 * kMillisecond;        // lasts so long
 constexpr Duration kStill = 5 * kSecond;             // who submitted nothing in any look of that time no longer works, or submits seldom
+constexpr int64_t kOdd = 8;                          // times as much or as little as in the last trial, in
+constexpr int kOddLooks = 2;                         // in a row: other work, so that all is measured anew
+constexpr int64_t kOddLeast = 8;                     // submissions
 constexpr int kLooksToWork = 4;                      // in a row, and one that worked seldom does so all the time
 constexpr size_t kClientsMost = 16;                  // with more of them a spell is too short for turns
 constexpr uint64_t kWorkMost = 1 << 22;              // in a spell: ten million submissions a second
@@ -125,9 +128,43 @@ std::map<ClientId, Progress> answers_of(const Gpu& gpu, const ShareTrial& trial)
   return answers;
 }
 
+// Submissions per thousand seconds: comparable between ways, not between clients.
+int64_t rate_of(const Progress& from, const Progress& to, uint64_t most) {
+  const auto work = static_cast<int64_t>(to.work > from.work ? std::min<uint64_t>(to.work - from.work, most) : 0);
+  return work * 1'000 * kSecond / std::max(to.at - from.at, kMillisecond);
+}
+
+// In turns it takes a round of them.
 void begin_look(Context& context, Gpu& gpu) {
-  ask(context, gpu.share_trial, true);
-  enter(context, gpu, ShareTrial::Phase::kLooks, kLook);
+  ShareTrial& trial = gpu.share_trial;
+  const auto takes_turn = [&](ClientId id) { return takes_turns(context, gpu, gpu.clients.at(id)); };
+  const Duration round = kShareSlice * std::count_if(trial.mix.begin(), trial.mix.end(), takes_turn);
+  ask(context, trial, true);
+  enter(context, gpu, ShareTrial::Phase::kLooks, trial.chosen == SharingWay::kTurns ? std::max(round, kLook) : kLook);
+}
+
+// The mix changed meanwhile.
+void leave_look(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  std::erase_if(trial.mix, [&](ClientId id) { return !gpu.clients.contains(id); });
+  ask(context, trial, false);
+  trial.phase = ShareTrial::Phase::kNone;
+  trial.looked_at = context.now;
+}
+
+// Whether some client that works all the time did much more or much less than in the last trial: then its work is another.
+bool is_odd(const Gpu& gpu, const ShareTrial& trial) {
+  return std::any_of(trial.mix.begin(), trial.mix.end(), [&](ClientId id) {
+    const Client& client = gpu.clients.at(id);
+    const auto rates = trial.spells.rates.find(id);
+    if (rates == trial.spells.rates.end() || trial.seldom.contains(id) || client.share.gappy) return false;
+    const Progress& from = trial.spells.from.at(id);
+    const Progress& to = client.share.progress;
+    const int64_t due = rates->second[trial.chosen == SharingWay::kTurns ? 1 : 0];
+    const int64_t least = kOddLeast * 1'000 * kSecond / std::max(to.at - from.at, kMillisecond);
+    const int64_t rate = rate_of(from, to, kWorkMost);
+    return due > 0 && rate > 0 && std::max(rate, due) >= least && (rate >= kOdd * due || due >= kOdd * rate);
+  });
 }
 
 // A client that begins to work makes another mix, as does one that has not worked for long, but for those that are known to submit seldom.
@@ -135,6 +172,9 @@ void end_look(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   trial.phase = ShareTrial::Phase::kNone;
   trial.looked_at = context.now;
+  trial.spells.odd_looks = is_odd(gpu, trial) ? trial.spells.odd_looks + 1 : 0;
+  trial.works_changed |= trial.spells.odd_looks >= kOddLooks;
+  if (trial.chosen == SharingWay::kTurns) return;  // one that waits submits nothing
   for (const ClientId id : trial.mix) {
     const bool works = gpu.clients.at(id).share.progress.work != trial.spells.from.at(id).work;
     const auto seldom = trial.seldom.find(id);
@@ -171,6 +211,7 @@ void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   trial.mix = std::move(mix);
   trial.second = false;
   trial.spells.rates.clear();
+  trial.spells.odd_looks = 0;
   for (auto& pieces : trial.spells.counted) pieces.clear();
   trial.seldom.clear();
   trial.left.clear();
@@ -180,12 +221,6 @@ void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   // Together those that leave gaps are told first from those that do not: only these take turns.
   set_way(context, gpu, SharingWay::kTogether);
   enter(context, gpu, ShareTrial::Phase::kSettles, begin_long_moment(context, gpu));
-}
-
-// Submissions per thousand seconds: comparable between ways, not between clients.
-int64_t rate_of(const Progress& from, const Progress& to, uint64_t most) {
-  const auto work = static_cast<int64_t>(to.work > from.work ? std::min<uint64_t>(to.work - from.work, most) : 0);
-  return work * 1'000 * kSecond / std::max(to.at - from.at, kMillisecond);
 }
 
 void begin_spell(Context& context, Gpu& gpu) {
@@ -417,15 +452,17 @@ void settle_share_trials(Context& context, Gpu& gpu) {
   see_mix(trial, mix, context.now);
   const bool possible = mix && gpu.quota.mode == GpuMode::kUnlimited;
   if (!possible) return run_together(context, gpu);
-  if (tries) return *mix == trial.mix ? go_on(context, gpu) : give_up(context, gpu);
+  if (tries && *mix == trial.mix) return go_on(context, gpu);
+  if (tries && !trial.looks()) return give_up(context, gpu);
+  if (tries) leave_look(context, gpu);
   if (mix->size() < 2 || !of_several(gpu, *mix)) return;
   earn_spare(trial, context.now);
   if (has_lost_idle_ones(trial, *mix) || is_as_measured(trial, *mix)) trial.mix = *mix;
   const Instant due = due_at(trial, *mix);
   if (context.now < due) {
     context.wake(gpu, due);
-    if (*mix != trial.mix || trial.failed || trial.chosen == SharingWay::kTurns || gpu.share_turn.group)
-      return;  // who idles gives the GPU up
+    // Under MPS groups take turns together as well, and who idles gives the GPU up.
+    if (*mix != trial.mix || trial.failed || (trial.chosen == SharingWay::kTogether && gpu.share_turn.group)) return;
     const Instant look = trial.looked_at + kLookEvery;
     return context.now < look ? context.wake(gpu, look) : begin_look(context, gpu);
   }

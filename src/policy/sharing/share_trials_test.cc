@@ -186,16 +186,34 @@ TEST(ShareTrials, WhileNobodyWorksNothingIsConfirmed) {
   EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
 }
 
-// In a look of 40 ms one of two that take turns of 100 ms may have submitted nothing.
-TEST(ShareTrials, InTurnsNothingIsLookedFor) {
-  Machine machine(time_slicing);
-  machine.add({});
-  machine.add({});
-  machine.run(4 * kSec);
-  ASSERT_EQ(machine.chosen(), SharingWay::kTurns);
-  const uint64_t asked = machine.asked();
-  machine.run(55 * kSec);
-  EXPECT_EQ(machine.asked(), asked);
+// In a look of 40 ms one of two that take turns may have submitted nothing: so it lasts for a round of them.
+TEST(ShareTrials, LooksInTurnsBeginNoTrial) {
+  for (const int programs : {2, 3, 7}) {
+    Machine machine(time_slicing);
+    for (int i = 0; i < programs; ++i) machine.add({});
+    machine.run(4 * kSec);
+    ASSERT_EQ(machine.chosen(), SharingWay::kTurns);
+    const uint64_t asked = machine.asked(), trials = machine.gpu().sharing_trials;
+    machine.run(50 * kSec);
+    EXPECT_EQ(machine.gpu().sharing_trials, trials) << programs;
+    EXPECT_GT(machine.asked(), asked);
+  }
+}
+
+// The same processes go on with other kernels, of which they submit more or fewer.
+TEST(ShareTrials, OtherKernelsOfTheSameClientsAreMeasuredWithinThreeSeconds) {
+  bool small = false;
+  Machine machine([&small](int running) { return small ? small_kernels(running) : time_slicing(running); });
+  const std::vector<ClientId> ids = {machine.add({.per_ms = 1}), machine.add({.per_ms = 1})};
+  for (int i = 0; i < 6; ++i) {
+    machine.run(5 * kSec + i * 130 * kMs);
+    ASSERT_EQ(machine.chosen(), small ? SharingWay::kTogether : SharingWay::kTurns) << i;
+    machine.run(25 * kSec);
+    small = !small;
+    for (const ClientId id : ids) machine.of(id).per_ms = small ? 50 : 1;
+    machine.run(3 * kSec);
+    EXPECT_EQ(machine.chosen(), small ? SharingWay::kTogether : SharingWay::kTurns) << i;
+  }
 }
 
 TEST(ShareTrials, OneThatSubmitsSeldomIsNotMeasuredAllTheTime) {

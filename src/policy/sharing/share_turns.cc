@@ -9,7 +9,7 @@
 namespace nvshare::policy {
 namespace {
 
-constexpr Duration kSlice = 100 * kMillisecond;
+constexpr Duration kSlice = kShareSlice;
 constexpr Duration kLeast = 10 * kMillisecond;    // that a turn lasts where others are due
 constexpr int kGapsToRunBeside = 2;               // turns in a row that its own choice ended
 constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again, with the next such turn for twice as long
