@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import answers, calls, conformance, deaths, deaths_mps, host, interactive, mission, programs, quota, servers, several_gpus, sharing, steady, swap, trace, training, unchanged
+from checks import answers, calls, conformance, deaths, deaths_mps, host, interactive, mission, programs, quota, servers, several_gpus, sharing, steady, swap, trace, training, trust_groups, unchanged
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -45,6 +45,7 @@ CHECKS = {
     "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
     "deaths_mps": (deaths_mps.deaths_mps, 130),
+    "trust_groups": (trust_groups.trust_groups, 60),
     "trace": (trace.trace, 110),
     "quota": (quota.quota, 360),  # --plan full: 1050, bursty: 180, drift among it; a plan leaves rows out rather than pass --budget
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
