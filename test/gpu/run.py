@@ -45,7 +45,7 @@ CHECKS = {
     "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
     "deaths_mps": (deaths_mps.deaths_mps, 130),
-    "trust_groups": (trust_groups.trust_groups, 60),
+    "trust_groups": (trust_groups.trust_groups, 115),
     "trace": (trace.trace, 110),
     "quota": (quota.quota, 360),  # --plan full: 1050, bursty: 180, drift among it; a plan leaves rows out rather than pass --budget
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480

@@ -1,5 +1,5 @@
-"""Check trust_groups: two trust groups of one user have MPS daemons of their own. One program of the first is killed while its kernels run, which
-takes its group's others down; those of the second come to their end, with what they compute alone, and the next one of the first works."""
+"""Check trust_groups: two trust groups of one user have MPS daemons of their own. One program of the first is killed, which may
+take its group's others down; those of the second come to their end, with what they compute alone, and the next one of the first works."""
 import shutil
 import time
 
