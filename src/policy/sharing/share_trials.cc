@@ -2,6 +2,8 @@
 // tried for a short spell, what they submitted meanwhile is counted, and the better way stays until the clients in use of the GPU change.
 // Clients keep the lock while nobody takes turns, also those that do nothing: there a short look tells who works, between trials.
 // A client's counts weigh by its own rate alone, so that one which lies decides no more than one that goes from nothing to all it can.
+#include <cmath>
+
 #include "policy/gangs/gangs.h"
 #include "policy/sharing/sharing.h"
 
@@ -300,7 +302,7 @@ bool is_to_change(ShareTrial& trial, const ShareGain& gain, bool compared) {
 void note_choice(Context& context, const Gpu& gpu, bool changes, bool compared) {
   const ShareTrial& trial = gpu.share_trial;
   const bool in_turns = trial.chosen == SharingWay::kTurns;
-  const auto percent = static_cast<int64_t>(trial.gain * 100 + 0.5);
+  const auto percent = std::lround(trial.gain * 100);
   const std::string why =
       compared ? "they get " + std::to_string(percent) + " % of the work done that they do " + (in_turns ? "together" : "in turns")
                : "fewer than two of them work all the time";
