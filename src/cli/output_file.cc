@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -31,13 +32,32 @@ std::string folder_of(const std::string& path) {
 struct Place {
   std::string path;                    // where the links lead
   std::optional<struct stat> is = {};  // what is there; none: nothing
+  int descriptor = -1;                 // where it is a name of one of our open files, as /dev/stdout is
 };
+
+// The file descriptor that a path like /dev/stdout leads to; -1: none.
+int descriptor_of(std::string_view path) {
+  for (const std::string_view folder : {"/proc/self/fd/", "/dev/fd/"}) {
+    if (path.substr(0, folder.size()) != folder) continue;
+    int descriptor = -1;
+    const std::string_view number = path.substr(folder.size());
+    const auto [end, problem] = std::from_chars(number.data(), number.data() + number.size(), descriptor);
+    if (problem == std::errc() && end == number.data() + number.size()) return descriptor;
+  }
+  return -1;
+}
 
 // What is at the end of the links of `file`.
 Result<Place> place_of(const std::string& file) {
   Place place{file};
   for (int links = 0; links <= kLinksMax; ++links) {
     struct stat status {};
+    place.descriptor = descriptor_of(place.path);
+    if (place.descriptor >= 0) {
+      if (fstat(place.descriptor, &status) != 0) return cannot_write(file);
+      place.is = status;
+      return place;
+    }
     if (lstat(place.path.c_str(), &status) != 0) {
       if (errno == ENOENT) return place;
       return cannot_write(file);
@@ -49,7 +69,7 @@ Result<Place> place_of(const std::string& file) {
     if (!is_trusted(status.st_uid))
       return error_format("cannot write %.150s: it is a link of another user (uid %u), who could have any file of yours overwritten; %s",
                           file.c_str(), static_cast<unsigned>(status.st_uid), "name another file, or what the link leads to");
-    // A pipe's or a deleted file's link in /proc names no path: what it leads to is opened through it.
+    // Another process's pipe in /proc names no path: what it leads to is opened through the link.
     struct stat target {};
     if (stat(place.path.c_str(), &target) == 0 && !S_ISREG(target.st_mode)) {
       place.is = target;
@@ -112,6 +132,8 @@ FileDescriptor make_beside(const std::string& path, std::string* name) {
 Result<void> write_output(const std::string& file, std::string_view text) {
   auto place = place_of(file);
   if (!place) return place.error();
+  // From where the file stands, as the shell that opened it expects.
+  if (place->descriptor >= 0) return write_all(place->descriptor, text) ? Result<void>() : cannot_write(file);
   if (place->is && !S_ISREG(place->is->st_mode)) return write_as_it_stands(file, *place, text);
   std::string beside;
   const FileDescriptor fd = make_beside(place->path, &beside);
@@ -135,6 +157,7 @@ Result<void> check_output(const std::string& file) {
     errno = EISDIR;
     return cannot_write(file);
   }
+  if (place->descriptor >= 0) return {};
   if (access(folder_of(place->path).c_str(), W_OK | X_OK) == 0) return {};
   if (place->is && access(place->path.c_str(), W_OK) == 0) return {};
   return cannot_write(file);

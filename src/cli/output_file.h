@@ -5,6 +5,7 @@
 // - A regular file is written whole under a name of its own beside it and renamed, so that nobody finds half of it, and what somebody
 //   else made there is replaced, not written to. One of ours keeps its permissions. In a folder where we may make no file, one of ours is
 //   written as it stands.
+// - Where the name is that of a file which is open already, as /dev/stdout, that is written to from where it stands.
 // - A pipe or a device is written to where its owner is us or root.
 //
 // In a folder that another user owns everything may be something else a moment later: what is there afterwards is theirs to say, but

@@ -50,6 +50,22 @@ TEST_F(OutputFile, IsWrittenWholeAndKeepsItsPermissions) {
   EXPECT_EQ(names(), 2u) << "nothing is left beside it";
 }
 
+// As in `{ one; nvsharectl trace -o /dev/stdout; three; } > file`.
+TEST_F(OutputFile, AnOpenFileIsWrittenToFromWhereItStands) {
+  const FileDescriptor fd(open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(write(fd.get(), "one ", 4), 4);
+  for (const std::string folder : {"/proc/self/fd/", "/dev/fd/"}) {
+    const std::string name = folder + std::to_string(fd.get());
+    ASSERT_TRUE(check_output(name));
+    ASSERT_TRUE(write_output(name, "two "));
+  }
+  ASSERT_EQ(symlink(("/proc/self/fd/" + std::to_string(fd.get())).c_str(), (folder_ + "/stdout").c_str()), 0);
+  ASSERT_TRUE(write_output(folder_ + "/stdout", "two "));
+  ASSERT_EQ(write(fd.get(), "three", 5), 5);
+  EXPECT_EQ(content(file_), "one two two two three");
+  EXPECT_FALSE(write_output("/proc/self/fd/987654", "text"));
+}
+
 TEST_F(OutputFile, ALinkOfOnesOwnIsFollowed) {
   ASSERT_EQ(symlink("ours", file_.c_str()), 0);
   ASSERT_TRUE(check_output(file_));

@@ -20,8 +20,9 @@ constexpr Duration kLateMost = 1'000'000;   // then it is not a burst of those
 constexpr Duration kToldWithin = 400'000;   // a program says that it pauses so long after its work has ended
 constexpr Duration kSwitchTakes = 120'000;  // of a GPU from one program's work to another's (measured on an H200)
 constexpr Duration kSliceMost = 2'000'000;  // a burst that begins meanwhile has nothing of the GPU (the same)
+constexpr Duration kWaitMost = 500'000;     // of that is not billed
 constexpr int kEvenEnough = 4,
-              kEvenMost = 12;  // one pause of another length is as good as four less, so that one that is late and one after it are no end
+              kEvenMost = 12;     // a pause of another length takes as many as four even ones bring
 constexpr int kSharedEnough = 4;  // bursts beside others in a row, before they tell how long one takes by itself
 
 // Bursts whose sum is far more than what is granted are held back by the limit, and these pauses do as well.
@@ -58,7 +59,8 @@ void note_burst_ended(const Context& context, Gpu& gpu, const Client& client, st
   const Duration waited = std::min(std::exchange(rhythm.waited, 0), took / 4);
   note_change(gpu.quota, *account);
   take_back(*account, waited);
-  const Duration own = std::max<Duration>(own_of(*account) - unused / std::max<int64_t>(gpu.tenants_working, 1) - waited, 0);
+  const Duration own =
+      std::max<Duration>(own_of(*account) - unused / std::max<int64_t>(gpu.tenants_working, 1) - std::min(waited, kSwitchTakes), 0);
   // What a burst has beside a neighbour that has yet to drain is a guess, and often next to nothing.
   rhythm.shared = account->overlap.shared * 8 > took ? std::min(rhythm.shared + 1, kSharedEnough) : 0;
   if (rhythm.on == 0 || rhythm.shared == 0 || rhythm.shared == kSharedEnough) rhythm.on += (own - rhythm.on) / (rhythm.on == 0 ? 1 : 4);
@@ -143,8 +145,9 @@ void learn_drain(const Context& context, Gpu& gpu, const Client& client) {
   for (Account* other : gpu.quota.changes.foreseen) {
     Rhythm& rhythm = other->rhythm;
     const Duration beside = rhythm.began == 0 ? 0 : context.now - rhythm.began;
-    if (other == account || beside > kSliceMost) continue;
-    rhythm.waited = kSwitchTakes + portion(beside, other->overlap.kept / 2);
+    const bool is_due = rhythm.began != 0 || rhythm.begins - context.now < kPauseLeast;
+    if (other == account || !is_due || beside > kSliceMost) continue;
+    rhythm.waited = kSwitchTakes + portion(std::min(beside, kWaitMost), billing_rate(context.config(), gpu, *other));
     made_way = true;
   }
   if (!made_way) return;

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kErrorLeast = kGainParts / 100;  // what is submitted is done up to 10 ms later
 constexpr int64_t kErrorMost = kGainParts;
+constexpr int64_t kRateMost = 1'000'000'000'000;  // more than any program submits
 constexpr int64_t kRatioMost = 10 * kGainParts;
 constexpr int64_t kSquaresMost = 10'000'000'000;
 constexpr int64_t kWhole = 1'000'000'000'000;  // of weights
@@ -18,14 +19,25 @@ struct Piece {
 };
 using Pieces = std::vector<Piece>;
 
-Pieces pieces_of(const std::vector<PieceRates>& spell, const SpellRates& rates, const std::map<ClientId, int>& seldom) {
+// The sum of each client's means of both ways: whatever it says, it weighs as much as any other.
+PieceRates means_of(const SpellPieces& spells) {
+  PieceRates sums;
+  for (const std::vector<PieceRates>& spell : spells) {
+    PieceRates of_spell;
+    for (const PieceRates& piece : spell)
+      for (const auto& [id, rate] : piece) of_spell[id] += std::clamp<int64_t>(rate, 0, kRateMost);
+    for (const auto& [id, sum] : of_spell) sums[id] += sum / std::ssize(spell);
+  }
+  return sums;
+}
+
+Pieces pieces_of(const std::vector<PieceRates>& spell, const PieceRates& means, const std::map<ClientId, int>& seldom) {
   Pieces pieces;
   for (const PieceRates& each : spell) {
     Piece& piece = pieces.emplace_back();
     for (const auto& [id, rate] : each) {
-      const auto at = rates.find(id);
-      const int64_t sum = at != rates.end() ? at->second[0] + at->second[1] : 0;
-      if (sum > 0) (seldom.contains(id) ? piece.others : piece.work) += rate * 2 * kGainParts / sum;
+      const int64_t mean = means.at(id);
+      if (mean > 0) (seldom.contains(id) ? piece.others : piece.work) += std::clamp<int64_t>(rate, 0, kRateMost) * 2 * kGainParts / mean;
     }
   }
   return pieces;
@@ -59,14 +71,15 @@ int64_t variance_of(const Pieces& pieces, const Piece& mean, int64_t takes, int6
     squares += off * off;
   }
   const int64_t count = std::ssize(pieces);
-  if (count < 2) return 0;
+  if (count < 2) return kErrorMost * kErrorMost;  // not known
   return std::min(squares / (count * (count - 1)), kSquaresMost) * kGainParts * kGainParts / (work * work);
 }
 
 }  // namespace
 
-ShareGain gain_of(const SpellPieces& spells, const SpellRates& rates, const std::map<ClientId, int>& seldom) {
-  const std::array<Pieces, 2> pieces = {pieces_of(spells[0], rates, seldom), pieces_of(spells[1], rates, seldom)};
+ShareGain gain_of(const SpellPieces& spells, const std::map<ClientId, int>& seldom) {
+  const PieceRates means = means_of(spells);
+  const std::array<Pieces, 2> pieces = {pieces_of(spells[0], means, seldom), pieces_of(spells[1], means, seldom)};
   const std::array<Piece, 2> mean = {mean_of(pieces[0]), mean_of(pieces[1])};
   const int64_t takes = taken_by_others(pieces, mean);
   // Who lies decides no more than one that goes from nothing to all it can.

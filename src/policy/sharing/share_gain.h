@@ -25,7 +25,7 @@ struct ShareGain {
 
 // `seldom`: requests fall into pieces by chance, so that those who did them count for nothing themselves; what they take from the others is
 // told apart by how these fared in pieces with more and with fewer of them.
-ShareGain gain_of(const SpellPieces& pieces, const SpellRates& rates, const std::map<ClientId, int>& seldom);
+ShareGain gain_of(const SpellPieces& pieces, const std::map<ClientId, int>& seldom);
 
 // What several trials of the same programs say. One that does not go with those before it begins anew.
 class GainPool {

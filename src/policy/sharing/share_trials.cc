@@ -195,9 +195,10 @@ void end_look(Context& context, Gpu& gpu) {
 
 int wins_needed(const ShareTrial& trial) { return std::min(kWinsFirst + trial.changes, kWinsMost); }
 
-// The first time that the other way wins, or may, it is tried again at once.
+// The first time that the other way wins, or may, it is tried again at once; not where others came or went, or who does so often would have
+// the rest tried all the time.
 bool is_to_confirm(const ShareTrial& trial, const std::vector<ClientId>& mix) {
-  return mix == trial.mix && (trial.wins == 1 || trial.unsure) && trial.changes == 0 && !trial.failed;
+  return mix == trial.mix && !trial.works_changed && (trial.wins == 1 || trial.unsure) && trial.changes == 0 && !trial.failed;
 }
 
 void forget_wins(ShareTrial& trial) {
@@ -284,7 +285,7 @@ ShareGain gain_in(const ShareTrial& trial) {
   for (const auto& [id, rates] : trial.spells.rates) {
     if (works_seldom(trial, id, rates)) seldom.try_emplace(id, 0);
   }
-  return gain_of(trial.spells.counted, trial.spells.rates, seldom);
+  return gain_of(trial.spells.counted, seldom);
 }
 
 // The first time one trial does if it is plain, and two that say so together; then the other way has to win again and again.
