@@ -22,11 +22,10 @@
 
 namespace nvshare::protocol {
 
-// Appends to a text, in pieces. Values that NVSHARE_REPORT has declared have each_field().
+// Appends to a text, in pieces, the last with pass_on(). Values that NVSHARE_REPORT has declared have each_field().
 class JsonText {
  public:
   explicit JsonText(std::string& text, bool brief = false) : text_(text), brief_(brief) {}
-  ~JsonText() { pass_on(); }
   JsonText(const JsonText&) = delete;
   JsonText& operator=(const JsonText&) = delete;
 

@@ -225,7 +225,9 @@ std::optional<protocol::admin::StatusReport> Daemon::part_of_report(bool begins)
 
 void Daemon::begin_report(policy::Instant now) {
   // What an error left.
-  if (report_in_parts_) status_writer_->keep(report_in_parts_->take().clients);
+  if (report_in_parts_) {
+    for (ReportInParts::Clients& clients : report_in_parts_->take_clients()) status_writer_->keep(std::move(clients));
+  }
   if (to_mark_) status_writer_->keep(std::exchange(to_mark_, std::nullopt)->clients);
   report_in_parts_ = std::make_unique<ReportInParts>(engine_->parts(), now);
   status_writer_->made(nullptr);

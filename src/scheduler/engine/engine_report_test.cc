@@ -2,9 +2,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <new>
 #include <set>
+#include <span>
 
 #include "scheduler/engine/reports.h"
+#include "scheduler/testing/failing_memory.h"
 #include "scheduler/testing/test_engine.h"
 
 namespace nvshare::scheduler {
@@ -121,6 +125,38 @@ TEST_F(EngineTest, ClientsOfAReportInTheMakingStayWhereTheyAre) {
   }
   EXPECT_FALSE(outgrown.empty()) << "or the test has tried nothing";
   EXPECT_EQ(parts.take().clients.data(), first);
+}
+
+// The part that fails may have moved them just before: who reads those that were there can end it in peace.
+TEST_F(EngineTest, ClientsOfAReportThatFailsStayWhereTheyAre) {
+  settings_.policy.overhead_default = kMiB;
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  ConnectionId next = kClients + 1;
+  bool has_failed = true;
+  int failed_after_growth = 0;
+  for (int64_t passing = 0; has_failed; passing += 31) {
+    std::array<ReportInParts::Clients, 2> kept;
+    std::span<const protocol::admin::ClientReport> read;
+    {
+      ReportInParts parts(engine().parts(), now_);
+      const ConnectionId first = next;
+      for (; next < first + 120; ++next) join(next, static_cast<pid_t>(100'000 + next), kMiB, 0);
+      while (parts.clients().size() <= kClients) ASSERT_FALSE(parts.go_on(now_));
+      read = parts.clients();
+      const FailingMemory memory(passing, 1);
+      try {
+        parts.go_on(now_);
+      } catch (const std::bad_alloc&) {
+      }
+      has_failed = memory.has_failed();
+      kept = parts.take_clients();
+      for (ConnectionId id = first; id < next; ++id) engine().disconnected(id, "it left", ++now_);
+    }
+    ASSERT_TRUE(kept[0].data() == read.data() || kept[1].data() == read.data()) << passing;
+    if (has_failed && !kept[1].empty()) ++failed_after_growth;
+    for (const protocol::admin::ClientReport& client : read) ASSERT_FALSE(client.program.empty());
+  }
+  EXPECT_GT(failed_after_growth, 0) << "or the test has tried nothing";
 }
 
 // Clients' counts go into totals when they leave: they are in the report once, whether it had seen them before or not.

@@ -2,6 +2,7 @@
 // loop's thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <set>
 #include <string>
@@ -43,6 +44,8 @@ class ReportInParts {
   // Those that are there stay as they are, and where they are until `outgrown` has them: more came than there was room for.
   const Clients& clients() const { return report_.clients; }
   Clients take_outgrown() { return std::exchange(outgrown_, {}); }
+  // Where an error ended it: all that others may still read.
+  std::array<Clients, 2> take_clients() { return {std::move(report_.clients), take_outgrown()}; }
   // Its `changes` are those of its beginning.
   protocol::admin::StatusReport take() { return std::move(report_); }
 

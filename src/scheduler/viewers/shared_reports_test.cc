@@ -15,6 +15,7 @@
 
 #include "loop/event_loop.h"
 #include "protocol/report_changes.h"
+#include "scheduler/testing/failing_memory.h"
 #include "scheduler/viewers/status_writer.h"
 
 namespace nvshare::scheduler {
@@ -244,6 +245,48 @@ TEST_F(SharedReportsTest, WhatIsWrittenWhileAReportIsMadeIsWhatTheReportSays) {
     EXPECT_TRUE(*texts[0] == protocol::admin::encode(latest->report(), true)) << round;
     EXPECT_TRUE(*texts[1] == protocol::admin::encode(latest->report())) << round;
     EXPECT_TRUE(*texts[2] == protocol::admin::encode(protocol::admin::news_since(latest->report(), 1))) << round;
+  }
+}
+
+// Wherever it runs out, on the thread that writes: in the making, behind it, or for good.
+TEST_F(SharedReportsTest, WhereMemoryRunsOutViewersGetTheTextOrAnError) {
+  constexpr size_t kClients = 1200;  // more than are written at once
+  struct Spared {
+    Spared() { FailingMemory::spare_this_thread(true); }
+    ~Spared() { FailingMemory::spare_this_thread(false); }
+  } const spared;
+  on_loop([] { FailingMemory::spare_this_thread(true); });
+  StatusWriter& writer = writer_.emplace(loop_, reports_);
+  for (size_t i = 0; i < kClients; ++i) change();
+  parts_ = 2;
+  on_part_ = [&] {
+    if (part_ == 1) writer.made(nullptr);
+    writer.made(&report_.clients);
+    for (const int64_t until = monotonic_ns() + 2'000'000; monotonic_ns() < until;) std::this_thread::yield();  // it is written meanwhile
+  };
+  const std::vector<StatusWriter::Wish> wishes{{.brief = true}, {}, {.since = report_.changes - 2}};
+  for (const int64_t failing : {1, 6}) {
+    bool has_failed = true;
+    int texts_in_spite = 0, errors = 0;
+    for (int64_t passing = 0; has_failed; ++passing) {
+      std::vector<SharedReport::Text> texts;
+      {
+        const FailingMemory memory(passing, failing);
+        texts = ask(writer, wishes);
+        has_failed = memory.has_failed();
+      }
+      const SharedReports::Report latest = fresh(kLongNs, 0);
+      for (const size_t i : {0u, 1u, 2u}) {
+        const bool is_error = texts[i]->find("an error of the scheduler's own") != std::string::npos;
+        ++(is_error ? errors : texts_in_spite);
+        if (is_error) continue;
+        const auto read = protocol::admin::decode_status(*texts[i]);
+        ASSERT_TRUE(read) << passing << ": " << read.error().text;
+        EXPECT_EQ(read->clients.size(), i == 2 ? 1 : kClients) << passing;
+      }
+    }
+    EXPECT_GT(texts_in_spite, 6) << failing;
+    EXPECT_GT(errors, 0) << failing;
   }
 }
 

@@ -3,6 +3,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "protocol/admin.h"
@@ -11,6 +13,7 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr size_t kWrittenAtOnce = 1000;
+constexpr std::chrono::milliseconds kUntilMemory{10};
 constexpr size_t kRoomPart = 16;  // of a text is left, as the next one may be longer
 
 StatusWriter::Text text_of(const Error& error) { return std::make_shared<const std::string>(protocol::admin::encode_error(error.text)); }
@@ -18,7 +21,10 @@ StatusWriter::Text text_of(const Error& error) { return std::make_shared<const s
 }  // namespace
 
 StatusWriter::StatusWriter(EventLoop& loop, SharedReports& reports)
-    : loop_(loop), reports_(reports), answer_timer_(loop, [this] { answer_next(); }) {
+    : loop_(loop),
+      reports_(reports),
+      no_text_(text_of({"an error of the scheduler's own: there is no memory for the report's text"})),
+      answer_timer_(loop, [this] { answer_next(); }) {
   // Signals are the loop's business: the thread inherits this.
   sigset_t all, before;
   sigfillset(&all);
@@ -131,8 +137,8 @@ void StatusWriter::answer_by_what_is_written() {
 
 void StatusWriter::written(const Texts& texts) {
   for (Asker& asker : std::exchange(served_, {})) {
-    const Form form = form_of(asker.wish);
-    answer(std::move(asker), texts.at(form));
+    const auto text = texts.find(form_of(asker.wish));
+    answer(std::move(asker), text != texts.end() ? text->second : no_text_);
   }
   reports_.note_what_is_written();
   begin();
@@ -152,21 +158,54 @@ void StatusWriter::answer_next() {
 }
 
 void StatusWriter::write_some(Begun& begun, const Part& part, const std::set<Form>& forms) {
-  if (begun.report != part.report || begun.clients != part.clients.data()) begun.begin(part.report, part.clients.data());
-  for (const Form& form : forms) {
-    const size_t bytes = begun.bytes[form] + begun.bytes[form] / kRoomPart;
-    protocol::admin::StatusText& text = begun.texts.try_emplace(form, form.second, bytes).first->second;
-    text.add(part.clients.subspan(text.clients()));
+  try {
+    if (begun.report != part.report || begun.clients != part.clients.data()) begun.begin(part.report, part.clients.data());
+    for (const Form& form : forms) {
+      const size_t bytes = begun.bytes[form] + begun.bytes[form] / kRoomPart;
+      protocol::admin::StatusText& text = begun.texts.try_emplace(form, form.second, bytes).first->second;
+      text.add(part.clients.subspan(text.clients()));
+    }
+  } catch (...) {
+    begun.begin(0, nullptr);  // it is written once the report is there, which says what is wrong
   }
 }
 
 StatusWriter::Text StatusWriter::finish(Begun& begun, const SharedReport& report, uint64_t number, const Form& form) {
-  const auto text = begun.texts.find(form);
-  if (text != begun.texts.end() && begun.report == number && begun.clients == report.report().clients.data())
-    report.has_text(form.second, text->second.finish(report.report()));
+  try {
+    const auto text = begun.texts.find(form);
+    if (text != begun.texts.end() && begun.report == number && begun.clients == report.report().clients.data())
+      report.has_text(form.second, text->second.finish(report.report()));
+  } catch (...) {
+    begun.begin(0, nullptr);  // written anew
+  }
   Text whole = report.text(form.first, form.second);
   if (form.first == 0) begun.bytes[form] = whole->size();
   return whole;
+}
+
+StatusWriter::Texts StatusWriter::write_all(Begun& begun, const SharedReport& report, uint64_t number, const std::set<Form>& forms) {
+  Texts texts;
+  for (const Form& form : forms) {
+    try {
+      texts[form] = finish(begun, report, number, form);
+    } catch (...) {
+      begun.begin(0, nullptr);  // written() has a text for it
+    }
+  }
+  begun.begin(0, nullptr);
+  return texts;
+}
+
+void StatusWriter::pass_on(const Texts& texts) {
+  while (true) {
+    try {
+      return loop_.post([this, texts] { written(texts); });
+    } catch (...) {
+      std::this_thread::sleep_for(kUntilMemory);
+    }
+    Lock lock(mutex_);
+    if (ends_) return;
+  }
 }
 
 void StatusWriter::write() {
@@ -186,12 +225,7 @@ void StatusWriter::write() {
     former.clear();
     kept.clear();
     if (!part.clients.empty()) write_some(begun, part, forms);
-    if (report) {
-      Texts texts;
-      for (const Form& form : forms) texts[form] = finish(begun, *report, number, form);
-      begun.begin(0, nullptr);
-      loop_.post([this, texts = std::move(texts)] { written(texts); });
-    }
+    if (report) pass_on(write_all(begun, *report, number, forms));
     report.reset();
     lock.lock();
   }

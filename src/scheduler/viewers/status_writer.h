@@ -89,12 +89,16 @@ class StatusWriter {
       texts.clear();
     }
   };
+  // Where an error ends one of these, no viewer waits for ever: it gets the error's text, or `no_text_`.
+  void pass_on(const Texts& texts);
+  static Texts write_all(Begun& begun, const SharedReport& report, uint64_t number, const std::set<Form>& forms);
   static void write_some(Begun& begun, const Part& part, const std::set<Form>& forms);
   // `number`: of the report that began last; is it this one?
   static Text finish(Begun& begun, const SharedReport& report, uint64_t number, const Form& form);
 
   EventLoop& loop_;
   SharedReports& reports_;
+  const Text no_text_;  // in place of one for which there is not even the memory to say so
   // The loop's own.
   std::vector<Asker> waiting_;  // for the next report
   std::deque<Answer> answers_;  // of viewers, to be given one after the other
