@@ -94,7 +94,7 @@ TEST_P(RequestsBeside, TakeNoLongerThanTogetherAndNoWorkIsLost) {
               << p99_ms(turns.took_first) << " " << p99_ms(chosen.took_first) << " ms, of " << chosen.took.size() << " and "
               << chosen.took_first.size() << "\n";
   EXPECT_LE(p99_ms(chosen.took), 1.05 * p99_ms(together.took) + 1);
-  // Who has the GPU for all of a first trial's spell takes turns in the next, a round of slices at most.
+  // A client that has the GPU for all of a first trial's spell takes turns in the next, a round of slices at most.
   const bool long_requests =
       std::any_of(GetParam().programs.begin(), GetParam().programs.end(), [](const Program& p) { return p.every > 0 && p.burst >= 60; });
   EXPECT_LE(p99_ms(chosen.took_first), 1.05 * p99_ms(together.took_first) + (long_requests ? 200 : 10)) << "while the programs were new";
