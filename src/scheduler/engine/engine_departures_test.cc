@@ -257,6 +257,42 @@ TEST_F(EngineTest, MemoryThatNobodyExplainsCountsAsTheDeadsForALittleWhileOnly) 
   EXPECT_EQ(gpu().departed, 0);
 }
 
+// NVML shows the end of a program before we know of it: what it had is free, and must not be taken off what others have (simulation, seed
+// 174522905).
+TEST_F(EngineTest, WhatADyingClientNoLongerHasIsNotTakenOffTheMemoryOfOthers) {
+  constexpr pid_t kParent = 1001, kNeighbour = 1002;
+  join(1, kParent, 4 * kGiB, 4 * kGiB);
+  join(2, kNeighbour, 8 * kGiB, 8 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(12 * kGiB, {{kParent, 4 * kGiB}, {kNeighbour, 8 * kGiB}});
+  engine().disconnected(1, "test", ++now_);  // its child keeps its memory, for which NVML lists nobody
+  sample(12 * kGiB, {{kNeighbour, 8 * kGiB}});
+  EXPECT_GE(gpu().departed, 4 * kGiB);
+  sample(4 * kGiB, {});  // the neighbour's end, of which we do not know
+  EXPECT_GE(gpu().departed, 4 * kGiB) << "it is the dead client's that is there";
+  engine().disconnected(2, "test", ++now_);
+  sample(4 * kGiB, {});
+  now_ += settings_.policy.departed_grace;
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB, {});
+  EXPECT_EQ(gpu().departed, 0);
+  EXPECT_EQ(gpu().foreign, 4 * kGiB) << "by now it is others'";
+  join(3, 1003, 6 * kGiB, 6 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(10 * kGiB, {{1003, 6 * kGiB}});
+  sample(4 * kGiB, {});
+  EXPECT_EQ(gpu().foreign, 4 * kGiB);
+}
+
+// A client whose context is gone for good, and whose handles are not, is no reason to count what others had for ever.
+TEST_F(EngineTest, WhatOthersFreeIsSeenBesideAClientThatIsListedNoMore) {
+  constexpr pid_t kOther = 5;
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(9 * kGiB, {{1001, 4 * kGiB}, {kOther, 5 * kGiB}});
+  EXPECT_EQ(gpu().foreign, 5 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB, {});
+  EXPECT_GT(gpu().foreign, 0) << "it may be the client whose memory is free";
+  for (int i = 0; i < 10; ++i) sample(4 * kGiB, {});
+  EXPECT_EQ(gpu().foreign, 0);
+}
+
 TEST_F(EngineTest, ASampleFromBeforeTheDeathSaysNothingAboutIt) {
   join(1, 1001, 4 * kGiB, 4 * kGiB);
   for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});

@@ -15,6 +15,8 @@ namespace {
 
 // No context of its own: NVML has not listed the process for so long, though it would.
 constexpr policy::Duration kUnlistedGrace = 10'000'000'000;
+// A process that has ended is listed no more, and we may not know of its end yet: for so long its memory may be free.
+constexpr policy::Duration kEndUnknown = 2'000'000'000;
 
 }  // namespace
 
@@ -38,7 +40,8 @@ void GpuLooks::sampled(policy::GpuId id, const GpuSample& sample, bool awaits_cl
   at_.gpus[id].sample = sample;
   const int64_t ours = measure_clients(id, sample, now);
   const bool sees_pids = at_.gpus.nvml_sees_pids();
-  at_.policy.apply(at_.departures.sampled(id, sample, ours, sees_pids, at_.clients, at_.settings.policy, now), now);
+  const int64_t there = ours - may_be_free(id, sample);  // else what a dead client still has is taken for free, too
+  at_.policy.apply(at_.departures.sampled(id, sample, there, sees_pids, at_.clients, at_.settings.policy, now), now);
   if (!policy::shares_by_limits(at_.policy.state(), id)) {
     at_.gpus[id].use.forget();
   } else if (sample.use) {
@@ -62,7 +65,8 @@ void GpuLooks::see_foreign(policy::GpuId id, const GpuSample& sample, policy::In
     told.moves += client.reports.moves + 1;
     told.leaving += std::min(client.leaving.left(), client.believed.resident);
   }
-  if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total, sees_pids ? std::nullopt : std::optional(told))) {
+  const auto as_told = sees_pids ? std::nullopt : std::optional(told);
+  if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total, as_told, may_be_free(id, sample))) {
     spdlog::debug("{}: {} MiB of other programs", gpu.uuid_text, *foreign >> 20);
     at_.policy.apply(policy::ForeignMemory{id, *foreign}, now);
   }
@@ -76,6 +80,16 @@ void GpuLooks::see_foreign(policy::Instant now) {
     last.used_before = last.used_after = std::min(last.used_before, last.used_after);
     see_foreign(id, last, now);
   }
+}
+
+int64_t GpuLooks::may_be_free(policy::GpuId gpu, const GpuSample& sample) const {
+  if (!at_.gpus.nvml_sees_pids()) return 0;  // who is not listed may be there all the same
+  int64_t bytes = 0;
+  for (const auto& [id, client] : at_.clients.all()) {
+    const bool is_new = client.unlisted_since != 0 && sample.taken_at - client.unlisted_since < kEndUnknown;
+    if (client.gpu == gpu && is_new) bytes += used_by(client, sample, true, at_.settings.policy);
+  }
+  return bytes;
 }
 
 // Tells the policy what the clients' contexts use; returns what the clients use in all.

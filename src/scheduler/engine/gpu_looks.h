@@ -45,6 +45,8 @@ class GpuLooks {
 
  private:
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  // What clients had that are listed no more since a moment ago: they may have ended.
+  int64_t may_be_free(policy::GpuId gpu, const GpuSample& sample) const;
   // `lists_contexts`: of a process that is not listed that means that it has none.
   void measure_overhead(RegisteredClient& client, const GpuSample& sample, bool lists_contexts, std::vector<policy::Event>* events);
   void see_foreign(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);

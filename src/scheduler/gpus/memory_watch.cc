@@ -36,12 +36,14 @@ int64_t ForeignMemoryWatch::while_leaving(int64_t believed, const Told& told) {
   return std::max(believed, most);
 }
 
-std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<Told> told) {
+std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<Told> told,
+                                                  int64_t unlisted) {
   bool steady = std::abs(sample.used_before - sample.used_after) <= kStep;
   if (!steady && ++unsteady_ <= kUnsteadyMax) return std::nullopt;
   unsteady_ = 0;
   const int64_t used = std::min(sample.used_before, sample.used_after);
-  int64_t now = std::max<int64_t>(0, used - ours - untold);
+  const int64_t least = std::max<int64_t>(0, used - ours - untold), most = std::max<int64_t>(0, used - ours + unlisted - untold);
+  const int64_t now = std::clamp(reported_, least, most);
   int64_t believed = previous_ ? std::min(now, *previous_) : 0;
   if (!previous_) believed = now;
   previous_ = now;

@@ -40,7 +40,8 @@ int64_t unexplained_memory(const GpuSample& sample);
 // Memory on one GPU that belongs to nobody we know. Jumpy figures become steady ones: what memory moved while it was looked at does not
 // count, more foreign memory counts when seen twice in a row, and changes under 16 MiB are none. Where it is taken from what clients tell
 // instead of what NVML lists them with, less may mean that some of them moved memory out and have not told it yet: it counts when nothing
-// moves.
+// moves. What a client has that NVML no longer lists may be gone as well: while that is not known, the figure stays as it is within what is
+// possible.
 class ForeignMemoryWatch {
  public:
   static constexpr int64_t kStep = 16LL << 20;
@@ -48,13 +49,14 @@ class ForeignMemoryWatch {
   static constexpr int kMovingMax = 8;    // so many that show less while memory moves, then the largest of them is taken
 
   // `ours`: what the clients use, by the same sample. `untold`: memory that the GPU has beyond what we were told to use; foreign memory
-  // lies there first. `told`: where `ours` comes from what clients tell. The new figure when it changed.
+  // lies there first. `told`: where `ours` comes from what clients tell. `unlisted`: of `ours`, what may be free by now, as its process is
+  // listed no more. The new figure when it changed.
   struct Told {
     uint64_t moves = 0;    // changes with what they tell
     int64_t leaving = 0;   // what they were asked to move out and have not told: it may be gone already
     int64_t contexts = 0;  // what their contexts are reckoned to take, in `ours`
   };
-  std::optional<int64_t> update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<Told> told = {});
+  std::optional<int64_t> update(const GpuSample& sample, int64_t ours, int64_t untold, std::optional<Told> told = {}, int64_t unlisted = 0);
   int64_t bytes() const { return reported_; }
 
  private:

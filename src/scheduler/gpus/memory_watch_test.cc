@@ -45,6 +45,19 @@ TEST(ForeignMemory, TinyChangesAreNone) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(watch.update(used(kGiB + i * kMiB, kGiB + i * kMiB), 0, 0), std::nullopt);
 }
 
+TEST(ForeignMemory, StaysWithinWhatIsPossibleWhileOursMayBeFree) {
+  ForeignMemoryWatch watch;
+  const auto look = [&](int64_t in_use, int64_t ours, int64_t unlisted) {
+    return watch.update(used(in_use, in_use), ours, 0, std::nullopt, unlisted);
+  };
+  EXPECT_EQ(look(9 * kGiB, 8 * kGiB, 0), kGiB);
+  EXPECT_EQ(look(4 * kGiB, 8 * kGiB, 5 * kGiB), std::nullopt) << "0 or 1 GiB";
+  EXPECT_EQ(look(4 * kGiB, 3 * kGiB, 0), std::nullopt) << "it was 1";
+  EXPECT_EQ(look(4 * kGiB, 8 * kGiB, 4 * kGiB + kGiB / 2), kGiB / 2) << "no more than that can be others'";
+  EXPECT_EQ(look(9 * kGiB, 7 * kGiB, kGiB), std::nullopt) << "growth is believed the second time";
+  EXPECT_EQ(look(9 * kGiB, 7 * kGiB, kGiB), 2 * kGiB) << "as little as it can be";
+}
+
 TEST(ForeignMemory, WhatMovesWhileLookedAtIsNotBelievedForAWhile) {
   ForeignMemoryWatch watch;
   watch.update(used(kGiB, kGiB), 0, 0);
