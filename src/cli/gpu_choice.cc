@@ -54,6 +54,7 @@ GpuChoice choose_emptiest(const StatusReport& status) {
 namespace {
 
 bool is_mig(const std::string& name) { return name.rfind("MIG-", 0) == 0; }
+bool may_be_gpu(const std::string& name) { return parse_integer(name, 0, 1 << 20) || name.rfind("GPU-", 0) == 0; }
 
 std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> parts;
@@ -88,7 +89,13 @@ std::string describe_all(const StatusReport& status, const std::vector<size_t>& 
 Result<GpuChoice> choose_named(const StatusReport& status, const std::string& wanted) {
   if (wanted == "all") return GpuChoice{"", "all GPUs"};
   // The scheduler has no NVML and has seen no client yet: CUDA itself takes indices and UUIDs.
-  if (status.gpus.empty()) return GpuChoice{wanted, "GPU " + wanted};
+  if (status.gpus.empty()) {
+    for (const std::string& part : split(wanted)) {
+      if (!may_be_gpu(part) && !is_mig(part))
+        return error_format("there is no GPU '%.80s'; accepted: all, or a list of indices and UUIDs, such as 0,1", part.c_str());
+    }
+    return GpuChoice{wanted, "GPU " + wanted};
+  }
   std::string visible;
   std::string migs;
   std::vector<size_t> chosen;
@@ -140,8 +147,7 @@ std::string describe_visible(const StatusReport& status, const std::string& valu
   for (const std::string& part : split(value)) {
     if (is_mig(part)) return fmt::format("MIG device {} ({})", part, kBy);  // CUDA takes one
     const auto index = find_gpu(status, part);
-    const bool may_be = parse_integer(part, 0, 1 << 20) || part.rfind("GPU-", 0) == 0;
-    if (!index && status.gpus.empty() && may_be) return fmt::format("GPU {} ({})", value, kBy);
+    if (!index && status.gpus.empty() && may_be_gpu(part)) return fmt::format("GPU {} ({})", value, kBy);
     const bool again = index && std::find(seen.begin(), seen.end(), *index) != seen.end();
     if (again) return fmt::format("no GPU: {} names '{}' twice, which CUDA refuses", kBy, part);
     if (!index) {  // CUDA looks no further

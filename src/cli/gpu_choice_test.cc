@@ -73,6 +73,19 @@ TEST(GpuChoice, SeveralByName) {
   for (const char* wrong : {"0,", "0,0", "0,GPU-aaaa", "0,7", "all,0", "0,MIG-12ab-34"}) EXPECT_FALSE(choose_named(status, wrong)) << wrong;
 }
 
+TEST(GpuChoice, WhileNoneIsKnownWhatCudaTakes) {
+  for (const char* right : {"1", "0,1", "GPU-aaaa", "GPU-aaaa, 1", "MIG-12ab-34"}) {
+    const auto choice = choose_named({}, right);
+    ASSERT_TRUE(choice) << right << ": " << choice.error().text;
+    EXPECT_EQ(choice->visible_devices, right);
+  }
+  for (const char* wrong : {"zero", ",", "0,", "-1", "all,0", "gpu0"}) {
+    const auto choice = choose_named({}, wrong);
+    ASSERT_FALSE(choice) << wrong;
+    EXPECT_NE(std::string(choice.error().text).find("indices and UUIDs"), std::string::npos) << choice.error().text;
+  }
+}
+
 TEST(GpuChoice, WhatTheUsersOwnVariableShows) {
   StatusReport status;
   status.gpus = {gpu("GPU-aaaa", 1 << 30), gpu("GPU-abbb", 1 << 30)};

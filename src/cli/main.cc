@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/parse.h"
 #include "cli/convert/convert_command.h"
 #include "cli/demo/demo_command.h"
 #include "cli/doctor/doctor_command.h"
@@ -85,6 +86,48 @@ std::vector<std::string> options_of(const CLI::App& command) {
   return names;
 }
 
+// As CLI11's range, in words of ours.
+CLI::Validator between(const char* type, double least, double most) {
+  CLI::Validator validator(fmt::format("{} in [{} - {}]", type, least, most));
+  validator.operation([least, most, is_whole = std::string(type) == "INT"](const std::string& text) {
+    const bool fits = is_whole ? static_cast<bool>(nvshare::parse_integer(text, static_cast<int64_t>(least), static_cast<int64_t>(most)))
+                               : static_cast<bool>(nvshare::parse_decimal(text, least, most));
+    return fits ? std::string() : fmt::format("'{}' is not accepted; accepted: {} to {}", text, least, most);
+  });
+  return validator;
+}
+
+// As a script gives it whose variable is not set.
+CLI::Validator not_empty() {
+  CLI::Validator validator{std::string()};
+  validator.operation([](const std::string& text) { return text.empty() ? "'' is empty" : std::string(); });
+  return validator;
+}
+
+// The first word that looks like an option and is none; empty: all are.
+std::string unknown_option(const CLI::App& command, const std::vector<std::string>& words) {
+  for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
+    if (words[i].size() < 2 || words[i][0] != '-') continue;
+    const CLI::Option* option = command.get_option_no_throw(words[i].substr(0, words[i].find('=')));
+    const bool is_short = words[i][1] != '-' && command.get_option_no_throw(words[i].substr(0, 2)) != nullptr;
+    if (option == nullptr && !is_short) return words[i];
+    if (option != nullptr && option->get_items_expected_max() > 0 && words[i].find('=') == std::string::npos) ++i;
+  }
+  return {};
+}
+
+// What CLI11 says, in words of ours.
+std::string in_plain_words(std::string text) {
+  constexpr char kNotConverted[] = "Could not convert: ", kMissing[] = " missing", kRequired[] = ": 1 required ",
+                 kTwice[] = ": At Most 1 required but received ";
+  if (text.rfind(kNotConverted, 0) == 0) return text.substr(sizeof kNotConverted - 1) + " is not understood";
+  const size_t required = text.find(kRequired), twice = text.find(kTwice);
+  if (required != std::string::npos && text.ends_with(kMissing)) return text.substr(0, required) + ": a value is missing";
+  if (twice != std::string::npos)
+    return fmt::format("{} is given {} times; accepted: once", text.substr(0, twice), text.substr(twice + sizeof kTwice - 1));
+  return text;
+}
+
 // A wrong use, in one sentence: the thing, what is accepted, where more is said.
 std::string explained(const CLI::App& app, const std::vector<std::string>& words, const CLI::ParseError& error) {
   const CLI::App* command = nullptr;
@@ -93,18 +136,21 @@ std::string explained(const CLI::App& app, const std::vector<std::string>& words
   }
   if (words.empty()) return fmt::format("nvsharectl: no command is named; {}; see 'nvsharectl --help'", accepted(commands_of(app), ""));
   if (command == nullptr && words[0][0] != '-') {
-    return fmt::format("nvsharectl: there is no command '{}'; {}; see 'nvsharectl --help'", words[0], accepted(commands_of(app), words[0]));
+    std::vector<std::string> names = commands_of(app);
+    names.emplace_back("--help");
+    return fmt::format("nvsharectl: there is no command '{}'; {}; see 'nvsharectl --help'", words[0], accepted(names, words[0]));
   }
   const CLI::App& asked = command != nullptr ? *command : app;
   const std::string name = command != nullptr ? "nvsharectl " + command->get_name() : "nvsharectl";
-  std::string text = error.what();
-  constexpr char kNotConverted[] = "Could not convert: ";
-  if (text.rfind(kNotConverted, 0) == 0) text = text.substr(sizeof kNotConverted - 1) + " is not understood";
+  std::string text = in_plain_words(error.what());
   // "The following arguments were not expected: --jsn now"; without a command it is only that which is said to be missing.
   constexpr char kExtra[] = "not expected: ";
   const size_t at = text.find(kExtra);
   std::string extra = at != std::string::npos ? text.substr(at + sizeof kExtra - 1) : command == nullptr ? words[0] : std::string();
   extra = extra.substr(0, extra.find(' '));
+  if (command != nullptr && (!extra.empty() || text.ends_with(" is required"))) {
+    if (const std::string unknown = unknown_option(*command, words); !unknown.empty()) extra = unknown;
+  }
   if (!extra.empty()) {
     text = fmt::format("'{}' is unknown here; {}", extra, accepted(options_of(asked), extra));
   } else {
@@ -119,41 +165,50 @@ std::string explained(const CLI::App& app, const std::vector<std::string>& words
 
 CLI::App* add_run(CLI::App& app, RunOptions& options) {
   CLI::App* run_app = app.add_subcommand("run", "Run a program under nvshare: nvsharectl run [options] [--] PROGRAM [arguments]");
-  run_app->add_option("--gpu-memory-limit", options.gpu_memory_limit,
-                      "GPU memory the program and its children may have, such as 8Gi or 512MiB");
-  run_app->add_option(
-      "--reserve-memory,--reserve", options.reserve_memory,
-      "GPU memory that the scheduler is to reserve for it on its GPU, such as 8Gi: refused where others have reserved too much; "
-      "its limit as well");
+  run_app
+      ->add_option("--gpu-memory-limit", options.gpu_memory_limit,
+                   "GPU memory the program and its children may have, such as 8Gi or 512MiB")
+      ->check(not_empty());
+  run_app
+      ->add_option(
+          "--reserve-memory,--reserve", options.reserve_memory,
+          "GPU memory that the scheduler is to reserve for it on its GPU, such as 8Gi: refused where others have reserved too much; "
+          "its limit as well")
+      ->check(not_empty());
   run_app
       ->add_option("--gpu-core-limit", options.gpu_core_limit,
                    "percent of each GPU's time that the program and its children may use, and that is reserved for them, 1 to 100 "
                    "(100: no limit)")
-      ->check(CLI::Range(1, 100));
+      ->check(between("INT", 1, 100));
   run_app
       ->add_option("--gpu-core-ceiling", options.gpu_core_ceiling,
                    "percent of each GPU's time that they may use at most, with nothing reserved, 1 to 100 (100: no ceiling)")
-      ->check(CLI::Range(1, 100));
+      ->check(between("INT", 1, 100));
   run_app
       ->add_option("--priority", options.priority,
                    "-100 to 100, 0 by default: of programs that wait for a GPU, the higher goes first; nobody waits for ever")
-      ->check(CLI::Range(nvshare::protocol::admin::kPriorityMin, nvshare::protocol::admin::kPriorityMax));
-  run_app->add_option(
-      "--gpu", options.gpu,
-      "GPU index or UUID, a list of them (0,1), or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken");
-  run_app->add_option("--name", options.name, "name that 'status' shows for it; the program's by default");
+      ->check(between("INT", nvshare::protocol::admin::kPriorityMin, nvshare::protocol::admin::kPriorityMax));
+  run_app
+      ->add_option(
+          "--gpu", options.gpu,
+          "GPU index or UUID, a list of them (0,1), or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken")
+      ->check(not_empty());
+  run_app->add_option("--name", options.name, "name that 'status' shows for it; the program's by default")->check(not_empty());
   run_app->add_option("--trust-group", options.trust_group,
                       "where the scheduler looks after MPS: share a daemon only with your programs that name this group as well; without "
                       "it NVSHARE_TRUST_GROUP counts, else with those that name none");
   run_app->add_flag("!--no-gang", options.gang_turns, "on several GPUs: take turns on each by itself, not on all of them together");
-  run_app->add_option("--trace", options.trace,
-                      "the file to write what the scheduler did meanwhile to, for ui.perfetto.dev; the programs of others are in it, too");
+  run_app
+      ->add_option("--trace", options.trace,
+                   "the file to write what the scheduler did meanwhile to, for ui.perfetto.dev; the programs of others are in it, too")
+      ->check(not_empty());
   run_app->add_flag("--wait", options.wait, "begin when no program runs or waits on the GPU; of several GPUs, on one that is free");
   run_app
       ->add_option("--after", options.after,
                    "begin when this tenant has ended: its name or id; of a Slurm job, job=NUMBER; may be repeated")
       ->allow_extra_args(false);
-  run_app->add_option("--timeout", options.timeout, "wait so long at most, such as 90s or 10min; then the exit code is 124");
+  run_app->add_option("--timeout", options.timeout, "wait so long at most, such as 90s or 10min; then the exit code is 124")
+      ->check(not_empty());
   run_app->add_flag("--quiet", options.quiet, "no start line, and none while the program waits for a turn");
   return run_app;
 }
@@ -171,9 +226,10 @@ void add_status(CLI::App& app, Commands& commands) {
 void add_top(CLI::App& app, Commands& commands) {
   const auto top = std::make_shared<nvshare::cli::top::TopOptions>();
   CLI::App* command = app.add_subcommand("top", "Live: who has the GPUs, who waits for what, where the memory is; keys set limits");
-  command->add_option("--interval", top->interval_s, "seconds between two looks (1)")->check(CLI::Range(0.1, 3600.0));
+  command->add_option("--interval", top->interval_s, "seconds between two looks (1)")->check(between("FLOAT", 0.1, 3600));
   command->add_flag("--once", top->once, "one picture as text, for scripts and logs");
-  command->add_option("--columns", top->columns, "width of that picture; the terminal's by default, else 120")->check(CLI::Range(60, 1000));
+  command->add_option("--columns", top->columns, "width of that picture; the terminal's by default, else 120")
+      ->check(between("INT", 60, 1000));
   command->add_flag("!--no-colour,!--no-color", top->colour, "without colours (NO_COLOR does the same)");
   commands.emplace_back(command, [top] { return nvshare::cli::top::top_command(*top); });
 }
@@ -182,19 +238,25 @@ void add_trace(CLI::App& app, Commands& commands) {
   const auto trace = std::make_shared<nvshare::cli::TraceOptions>();
   CLI::App* command =
       app.add_subcommand("trace", "What the scheduler did in the last minute, or a recording, as a picture for ui.perfetto.dev");
-  command->add_option(
-      "recording", trace->recording,
-      "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes; without it, the last minute of the scheduler that runs");
-  command->add_option("--last", trace->last_s, "of the scheduler that runs: only so many seconds back")->check(CLI::Range(0.001, 60.0));
-  command->add_option("--output,-o", trace->output,
-                      "the file to write, JSON in Chrome's trace format; '-': standard output (nvshare-trace.json)");
+  command
+      ->add_option(
+          "recording", trace->recording,
+          "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes; without it, the last minute of the scheduler that runs")
+      ->check(not_empty());
+  command->add_option("--last", trace->last_s, "of the scheduler that runs: only so many seconds back")->check(between("FLOAT", 0.001, 60));
+  command
+      ->add_option("--output,-o", trace->output,
+                   "the file to write, JSON in Chrome's trace format; '-': standard output (nvshare-trace.json)")
+      ->check(not_empty());
   commands.emplace_back(command, [trace] { return nvshare::cli::trace_command(*trace); });
 }
 
 void add_replay(CLI::App& app, Commands& commands) {
   const auto replay = std::make_shared<nvshare::cli::ReplayOptions>();
   CLI::App* command = app.add_subcommand("replay", "Whether this release decides as a recording says, and where it first does not");
-  command->add_option("recording", replay->recording, "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes")->required();
+  command->add_option("recording", replay->recording, "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes")
+      ->required()
+      ->check(not_empty());
   command->add_flag("--json", replay->json, "what is found as one line of JSON");
   commands.emplace_back(command, [replay] { return nvshare::cli::replay_command(*replay); });
 }
@@ -215,7 +277,9 @@ void add_set(CLI::App& app, Commands& commands) {
 // A command about one tenant. Its name or id.
 std::shared_ptr<std::string> add_tenant(CLI::App* command) {
   auto tenant = std::make_shared<std::string>();
-  command->add_option("tenant", *tenant, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
+  command->add_option("tenant", *tenant, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")
+      ->required()
+      ->check(not_empty());
   return tenant;
 }
 
@@ -240,7 +304,7 @@ void add_kill(CLI::App& app, Commands& commands) {
 void add_logs(CLI::App& app, Commands& commands) {
   const auto logs = std::make_shared<nvshare::cli::LogsOptions>();
   CLI::App* command = app.add_subcommand("logs", "What the scheduler has logged, wherever its log goes");
-  command->add_option("--lines,-n", logs->lines, "the last so many lines (50)")->check(CLI::Range(0, 1'000'000));
+  command->add_option("--lines,-n", logs->lines, "the last so many lines (50)")->check(between("INT", 0, 1'000'000));
   command->add_flag("--follow,-f", logs->follow, "and what comes, until Ctrl-C");
   commands.emplace_back(command, [logs] { return nvshare::cli::logs_command(*logs); });
 }
@@ -248,9 +312,10 @@ void add_logs(CLI::App& app, Commands& commands) {
 void add_doctor(CLI::App& app, Commands& commands) {
   const auto doctor = std::make_shared<nvshare::cli::doctor::DoctorOptions>();
   CLI::App* command = app.add_subcommand("doctor", "What keeps programs from sharing GPUs here, what it means and what to do");
-  command->add_option("program", doctor->program, "a program that is to be run: can the library be preloaded into it?");
+  command->add_option("program", doctor->program, "a program that is to be run: can the library be preloaded into it?")->check(not_empty());
   command->add_flag("--json", doctor->json, "the findings as one line of JSON");
-  command->add_option("--bundle", doctor->bundle, "a new file for a bug report: findings, status, trace and log, without names and keys");
+  command->add_option("--bundle", doctor->bundle, "a new file for a bug report: findings, status, trace and log, without names and keys")
+      ->check(not_empty());
   commands.emplace_back(command, [doctor] { return nvshare::cli::doctor::doctor_command(*doctor); });
 }
 
@@ -260,21 +325,22 @@ void add_convert(CLI::App& app, Commands& commands) {
       "convert",
       "Kubernetes manifests that ask for GPUs by resources of nvshare's device plugin, of NVIDIA's or of HAMi, rewritten to "
       "claims (mode: dra); what is not as it was goes to standard error");
-  command->add_option("files", options->files, "manifests in YAML or JSON; '-': standard input")->required();
-  command->add_option("--memory", options->memory, "for each GPU that no memory is asked of, such as 4Gi; without it, the whole GPU's");
+  command->add_option("files", options->files, "manifests in YAML or JSON; '-': standard input")->required()->check(not_empty());
+  command->add_option("--memory", options->memory, "for each GPU that no memory is asked of, such as 4Gi; without it, the whole GPU's")
+      ->check(not_empty());
   command->add_option("--cores", options->cores, "percent of each GPU that no compute is asked of; without it, 100")
-      ->check(CLI::Range(1, 100));
+      ->check(between("INT", 1, 100));
   command->add_option("--memory-unit", options->memory_unit,
                       "what one nvshare.com/gpu-memory is: the nodes' NVSHARE_GPU_MEMORY_UNIT (1Gi)");
   command->add_option("--device-class", options->device_class, "the DeviceClass of the claims (gpu.nvshare.com)");
-  command->add_option("--output,-o", options->output, "the file to write; '-': standard output (-)");
+  command->add_option("--output,-o", options->output, "the file to write; '-': standard output (-)")->check(not_empty());
   commands.emplace_back(command, [options] { return nvshare::cli::convert::convert_command(*options); });
 }
 
 void add_demo(CLI::App& app, Commands& commands) {
   const auto demo = std::make_shared<nvshare::cli::demo::DemoOptions>();
   CLI::App* command = app.add_subcommand("demo", "Jobs that do not fit together take turns; compares with one after the other");
-  command->add_option("--jobs", demo->jobs, "how many, each needing three quarters of the GPU's memory (4)")->check(CLI::Range(2, 8));
+  command->add_option("--jobs", demo->jobs, "how many, each needing three quarters of the GPU's memory (4)")->check(between("INT", 2, 8));
   command->add_flag("--json", demo->json, "the outcome as one line of JSON");
   command->add_flag("--stand-in", demo->stand_in, "use the stand-in GPU even where there is a real one");
   command->add_flag("!--no-paging", demo->paging, "leave out the comparison with demand paging");

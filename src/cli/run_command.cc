@@ -1,6 +1,7 @@
 #include "cli/run_command.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "cli/output_file.h"
 #include "cli/process.h"
 #include "cli/scheduler_link.h"
+#include "cli/set_command.h"
 #include "cli/trace_command.h"
 #include "cli/turn_wait.h"
 #include "cli/units.h"
@@ -61,11 +63,16 @@ Result<Limit> limit_of(const RunOptions& options, const Environment& environment
   if (auto found = environment.find(kMemoryLimit); found != environment.end() && !found->second.empty()) {
     if (auto ok = take(kMemoryLimit, found->second); !ok) return ok.error();
   }
+  const auto take_option = [&take](const char* name, const std::string& text) -> Result<uint64_t> {
+    auto bytes = take(name, text);
+    if (bytes && !is_memory_limit(*bytes)) return error_format("%s: '%.60s'; %s", name, text.c_str(), kMemoryLimitAccepted);
+    return bytes;
+  };
   if (!options.gpu_memory_limit.empty()) {
-    if (auto ok = take("--gpu-memory-limit", options.gpu_memory_limit); !ok) return ok.error();
+    if (auto ok = take_option("--gpu-memory-limit", options.gpu_memory_limit); !ok) return ok.error();
   }
   if (!options.reserve_memory.empty()) {
-    auto reserved = take("--reserve-memory", options.reserve_memory);
+    auto reserved = take_option("--reserve-memory", options.reserve_memory);
     if (!reserved) return reserved.error();
     lowest.reserved = *reserved;
   }
@@ -231,6 +238,24 @@ std::optional<std::string> needs_an_answer(const RunOptions& options, const Limi
   return std::nullopt;
 }
 
+// What there is in place of a program that resolve_program() does not find, and what to do.
+std::string why_no_program(const std::string& program) {
+  struct stat status {};
+  const bool is_there = stat(program.c_str(), &status) == 0;
+  if (is_there && S_ISREG(status.st_mode)) {
+    const bool is_path = program.find('/') != std::string::npos;
+    const std::string there =
+        is_path ? "'" + program + "' is not executable" : "there is no program '" + program + "' in PATH, only a file";
+    const bool is_python = program.ends_with(".py");
+    return there + "; name what runs it" +
+           (is_python ? ": python3 " + program
+            : is_path ? ", or chmod +x it"
+                      : ", or its path: ./" + program);
+  }
+  if (is_there && S_ISDIR(status.st_mode)) return "'" + program + "' is a directory; accepted: a program, by its path or its name in PATH";
+  return "there is no program '" + program + "'; accepted: its path, or a name that is found in PATH";
+}
+
 }  // namespace
 
 int run_command(const RunOptions& options) {
@@ -242,7 +267,7 @@ int run_command(const RunOptions& options) {
   }
   const auto path = resolve_program(program, environment);
   if (!path) {
-    say("there is no program '{}'", program);
+    say("{}", why_no_program(program));
     return kExitNotFound;
   }
   auto limit = limit_of(options, environment);

@@ -14,10 +14,51 @@ namespace nvshare::cli {
 
 namespace admin = protocol::admin;
 
+bool is_memory_limit(uint64_t bytes) { return bytes == 0 || (bytes >= 1 << 20 && bytes <= uint64_t{admin::kMemoryMost}); }
+
+namespace {
+
+// Within what an Error holds, with what was given.
 constexpr char kAccepted[] =
-    "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), ceiling=PERCENT, which raises nobody's share, memory=BYTES, such as "
-    "memory=8Gi (or none), priority=-100..100 (0 by "
-    "default), sharing=together, turns, auto or node (as the setting says), paused=yes or no";
+    "accepted: core=PERCENT, ceiling=PERCENT, memory=BYTES, priority=-100..100, sharing=together, turns, auto or node, paused=yes or no";
+constexpr char kPercentAccepted[] = "1 to 100 percent of each GPU's time, or none";
+
+Error not_accepted(const std::string& name, const std::string& value, const char* accepted) {
+  return error_format("%s: '%.60s' is not accepted; accepted: %s", name.c_str(), value.c_str(), accepted);
+}
+
+// `name` is what a tenant has. False: there is no such thing.
+Result<bool> set_of_tenant(admin::SetRequest& request, const std::string& name, const std::string& value) {
+  const auto once = [&](auto& field, auto given) -> Result<bool> {
+    if (field) return error_format("%s is given twice; accepted: once", name.c_str());
+    field = std::move(given);
+    return true;
+  };
+  if (name == "core" || name == "ceiling") {
+    const auto percent = value == "none" ? Result<int64_t>(100) : parse_integer(value, 1, 100);
+    if (!percent) return not_accepted(name, value, kPercentAccepted);
+    return once(name == "core" ? request.gpu_core_limit : request.gpu_core_ceiling, static_cast<int32_t>(*percent));
+  }
+  if (name == "memory") {
+    const auto bytes = value == "none" ? Result<uint64_t>(0) : parse_bytes(value);
+    if (!bytes || !is_memory_limit(*bytes)) return not_accepted(name, value, "1Mi to 1024Ti, such as memory=8Gi, or none");
+    return once(request.gpu_memory_limit, static_cast<int64_t>(*bytes));
+  }
+  if (name == "priority") {
+    const auto priority = parse_integer(value, admin::kPriorityMin, admin::kPriorityMax);
+    if (!priority) return not_accepted(name, value, "-100..100, 0 by default");
+    return once(request.priority, static_cast<int32_t>(*priority));
+  }
+  if (name == "sharing") {
+    if (!admin::is_sharing_word(value)) return not_accepted(name, value, "together, turns, auto or node, as the setting says");
+    return once(request.sharing, value);
+  }
+  if (name != "paused") return false;
+  if (value != "yes" && value != "no") return not_accepted(name, value, "yes or no");
+  return once(request.paused, value == "yes");
+}
+
+}  // namespace
 
 Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   admin::SetRequest request;
@@ -40,35 +81,18 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
       return error_format("'%.40s' is not NAME=VALUE; %s", word.c_str(), kAccepted);
     if (request.tenant.empty()) {
       if (name == "core" || name == "ceiling" || name == "memory" || name == "priority" || name == "paused")
-        return error_format("%s needs a tenant before it: nvsharectl set TENANT %s", name.c_str(), word.c_str());
-      request.settings[name] = value;
-    } else if (name == "core" || name == "ceiling") {
-      auto percent = value == "none" ? Result<int64_t>(100) : parse_integer(value, 1, 100);
-      if (!percent) return error_format("%s: %.100s; %s", name.c_str(), percent.error().text, kAccepted);
-      (name == "core" ? request.gpu_core_limit : request.gpu_core_ceiling) = static_cast<int32_t>(*percent);
-    } else if (name == "memory") {
-      auto bytes = value == "none" ? Result<uint64_t>(0) : parse_bytes(value);
-      if (!bytes) return error_format("memory: %.100s; %s", bytes.error().text, kAccepted);
-      request.gpu_memory_limit = static_cast<int64_t>(*bytes);
-    } else if (name == "priority") {
-      auto priority = parse_integer(value, admin::kPriorityMin, admin::kPriorityMax);
-      if (!priority) return error_format("priority: %.100s; %s", priority.error().text, kAccepted);
-      request.priority = static_cast<int32_t>(*priority);
-    } else if (name == "sharing") {
-      if (!admin::is_sharing_word(value))
-        return error_format("sharing: '%.40s' is not together, turns, auto or node; %s", value.c_str(), kAccepted);
-      request.sharing = value;
-    } else if (name == "paused") {
-      if (value != "yes" && value != "no") return error_format("paused: '%.40s' is not yes or no; %s", value.c_str(), kAccepted);
-      request.paused = value == "yes";
+        return error_format("%s needs a tenant before it: nvsharectl set TENANT %.80s", name.c_str(), word.c_str());
+      if (!request.settings.emplace(name, value).second) return error_format("%.80s is given twice; accepted: once", name.c_str());
     } else {
-      return error_format("'%.80s' is no limit of a tenant; %s", name.c_str(), kAccepted);
+      const auto known = set_of_tenant(request, name, value);
+      if (!known) return known.error();
+      if (!*known) return error_format("'%.40s' is no limit of a tenant; %s", name.c_str(), kAccepted);
     }
   }
   const bool any_limit = request.gpu_core_limit || request.gpu_core_ceiling || request.gpu_memory_limit || request.priority ||
                          request.paused || request.sharing;
   if (!request.tenant.empty() && !any_limit) {
-    return error_format("nothing to set for tenant '%.80s'; %s", request.tenant.c_str(), kAccepted);
+    return error_format("nothing to set for tenant '%.40s'; %s", request.tenant.c_str(), kAccepted);
   }
   return request;
 }

@@ -1,6 +1,7 @@
 // nvsharectl set: limits of a tenant, or settings of the scheduler, changed while everything runs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,10 @@ namespace nvshare::cli {
 
 // "TENANT core=40 memory=8Gi", or "scheduling_mode=weighted ..." without a tenant. Errors name the word.
 Result<protocol::admin::SetRequest> parse_changes(const std::vector<std::string>& words);
+
+// Whether a program may be given so much GPU memory; 0: no limit. Less than a mebibyte is a number whose unit was forgotten.
+bool is_memory_limit(uint64_t bytes);
+inline constexpr char kMemoryLimitAccepted[] = "accepted: 1Mi to 1024Ti, such as 8Gi, or 0, which is no limit";
 
 // All return the exit code for nvsharectl.
 int set_command(const std::vector<std::string>& words);

@@ -18,6 +18,8 @@ namespace {
 
 namespace admin = protocol::admin;
 
+constexpr char kMakesOne[] = "nvshare-scheduler --trace FILE makes a recording";
+
 int fail(const std::string& text) {
   fmt::print(stderr, "nvsharectl trace: {}\n", text);
   return 1;
@@ -41,13 +43,13 @@ int finish(replay::ChromeTrace& picture, const TraceOptions& options, const std:
 
 int trace_recording(const TraceOptions& options) {
   std::ifstream recording(options.recording);
-  if (!recording)
-    return fail(fmt::format("cannot read {}: {}; nvshare-scheduler --trace FILE makes a recording", options.recording, strerror(errno)));
+  if (!recording) return fail(fmt::format("cannot read {}: {}; {}", options.recording, strerror(errno), kMakesOne));
   replay::ChromeTrace picture;
   replay::Recording lines(recording);
   while (true) {
     const auto line = lines.next();
     if (!line) return fail(fmt::format("{} {}", options.recording, line.error().text));
+    if (!*line && recording.bad()) return fail(fmt::format("{}: it cannot be read: {}; {}", options.recording, strerror(errno), kMakesOne));
     if (!*line) break;
     if (const auto added = picture.add((**line).is); !added)
       return fail(fmt::format("{} line {}: {}; accepted is what nvshare-scheduler --trace wrote", options.recording, (**line).number,

@@ -30,6 +30,21 @@ struct WrongUse {
   int exit_code = 125;
 };
 
+void expect_explained(const WrongUse& use) {
+  const Answer answer = nvsharectl(use.arguments);
+  EXPECT_EQ(answer.exit_code, use.exit_code) << use.arguments << ": " << answer.text;
+  EXPECT_NE(answer.text.find(use.names), std::string::npos) << use.arguments << ": " << answer.text;
+  EXPECT_NE(answer.text.find(use.offers), std::string::npos) << use.arguments << ": " << answer.text;
+  const bool report = std::string(use.arguments).rfind("doctor nv", 0) == 0;  // a report of many lines
+  if (!report) {
+    EXPECT_EQ(answer.text.find('\n'), answer.text.size() - 1) << use.arguments << ": " << answer.text;
+  }
+  for (const char* internal : {"terminate", "what():", "std::", "errno", "CLI::", "Could not convert", "json.exception",
+                               "required but received", "1 required", ".000000"}) {
+    EXPECT_EQ(answer.text.find(internal), std::string::npos) << use.arguments << ": " << answer.text;
+  }
+}
+
 TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
   const WrongUse uses[] = {
       {"", "no command is named", "accepted: "},
@@ -108,19 +123,171 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
       {"convert /", "cannot read /", "Is a directory", 1},
       {"version --all", "'--all'", "accepted: --help"},
   };
-  for (const WrongUse& use : uses) {
-    const Answer answer = nvsharectl(use.arguments);
-    EXPECT_EQ(answer.exit_code, use.exit_code) << use.arguments << ": " << answer.text;
-    EXPECT_NE(answer.text.find(use.names), std::string::npos) << use.arguments << ": " << answer.text;
-    EXPECT_NE(answer.text.find(use.offers), std::string::npos) << use.arguments << ": " << answer.text;
-    const bool report = std::string(use.arguments).rfind("doctor nv", 0) == 0;  // a report of many lines
-    if (!report) {
-      EXPECT_EQ(answer.text.find('\n'), answer.text.size() - 1) << use.arguments << ": " << answer.text;
-    }
-    for (const char* internal : {"terminate", "what():", "std::", "errno", "CLI::", "Could not convert"}) {
-      EXPECT_EQ(answer.text.find(internal), std::string::npos) << use.arguments << ": " << answer.text;
-    }
-  }
+  for (const WrongUse& use : uses) expect_explained(use);
+}
+
+TEST(WrongUses, OfRun) {
+  const WrongUse uses[] = {
+      {"run --gpu-memory-limit 8GBi true", "--gpu-memory-limit: '8GBi'", "accepted: bytes"},
+      {"run --gpu-memory-limit '' true", "--gpu-memory-limit: ''", "such as 8Gi"},
+      {"run --gpu-memory-limit 8 true", "--gpu-memory-limit: '8'", "accepted: 1Mi to 1024Ti"},
+      {"run --gpu-memory-limit 99999Ti true", "'99999Ti'", "accepted: 1Mi to 1024Ti"},
+      {"run --reserve 5 true", "--reserve-memory: '5'", "accepted: 1Mi to 1024Ti"},
+      {"run --gpu-memory-limit 8 Gi true", "'Gi'", "found in PATH", 127},
+      {"run --gpu-core-limit 50% true", "'50%'", "1 to 100"},
+      {"run --gpu-core-limit 1e2 true", "'1e2'", "1 to 100"},
+      {"run --gpu-core-limit '' true", "--gpu-core-limit: ''", "1 to 100"},
+      {"run --gpu-core-limit 60 --gpu-core-limit 70 true", "--gpu-core-limit is given 2 times", "accepted: once"},
+      {"run --gpu-core-limit", "--gpu-core-limit", "a value is missing"},
+      {"run --gpu=all --gpu=0 true", "--gpu is given 2 times", "accepted: once"},
+      {"run --priority true true", "'true'", "-100 to 100"},
+      {"run --priority 5.5 true", "'5.5'", "-100 to 100"},
+      {"run --priority=-200 true", "'-200'", "-100 to 100"},
+      {"run --name '' true", "--name", "'' is empty"},
+      {"run --wait --timeout -5s true", "--timeout: '-5s'", "accepted: seconds"},
+      {"run --wait --timeout soon true", "--timeout: 'soon'", "accepted: seconds"},
+      {"run --wat true", "'--wat'", "did you mean '--wait'?"},
+      {"run -wait true", "'-wait'", "did you mean '--wait'?"},
+      {"run --no-gangs true", "'--no-gangs'", "did you mean '--no-gang'?"},
+      {"run --json true", "'--json'", "accepted: --help"},
+      {"run --quiet=maybe true", "--quiet", "maybe is not understood"},
+      {"run --", "no program is named", "nvsharectl run -- python3 train.py"},
+      {"run /tmp", "'/tmp' is a directory", "accepted: a program", 127},
+      {"run /etc/passwd", "'/etc/passwd' is not executable", "name what runs it", 127},
+      {"run ./nvshare-no-such-program", "'./nvshare-no-such-program'", "accepted: its path", 127},
+      {"run -- nvshare-no-such-program --wait", "'nvshare-no-such-program'", "found in PATH", 127},
+  };
+  for (const WrongUse& use : uses) expect_explained(use);
+}
+
+TEST(WrongUses, OfStatusTopAndDemo) {
+  const WrongUse uses[] = {
+      {"status -j", "'-j'", "accepted: --help, --json"},
+      {"status --JSON", "'--JSON'", "accepted: --help, --json"},
+      {"status --json extra", "'extra'", "accepted: --help, --json"},
+      {"status --watch", "'--watch'", "accepted: --help, --json"},
+      {"status --gpu 0", "'--gpu'", "accepted: --help, --json"},
+      {"status help", "'help'", "did you mean '--help'?"},
+      {"Status", "'Status'", "did you mean 'status'?"},
+      {"--status", "'--status'", "accepted: --help"},
+      {"--json status", "'--json'", "accepted: --help"},
+      {"help", "'help'", "did you mean '--help'?"},
+      {"nvidia-smi", "'nvidia-smi'", "accepted: run, status"},
+      {"''", "''", "accepted: run, status"},
+      {"version --json", "'--json'", "accepted: --help"},
+      {"version now", "'now'", "accepted: --help"},
+      {"top --interval 0", "'0'", "accepted: 0.1 to 3600"},
+      {"top --interval -1", "'-1'", "accepted: 0.1 to 3600"},
+      {"top --interval 1s", "'1s'", "accepted: 0.1 to 3600"},
+      {"top --interval", "--interval", "a value is missing"},
+      {"top --once --columns 20", "'20'", "accepted: 60 to 1000"},
+      {"top --once --columns wide", "'wide'", "accepted: 60 to 1000"},
+      {"top --onec", "'--onec'", "did you mean '--once'?"},
+      {"top --no-colors --once", "'--no-colors'", "did you mean '--no-colour'?"},
+      {"top -d 1", "'-d'", "accepted: --help, --interval"},
+      {"top gpu0", "'gpu0'", "accepted: --help, --interval"},
+      {"top", "/nonexistent/nvshare", "scheduler", 1},
+      {"demo --jobs 9", "'9'", "accepted: 2 to 8"},
+      {"demo --jobs 1.5", "'1.5'", "accepted: 2 to 8"},
+      {"demo --jobs -4", "'-4'", "accepted: 2 to 8"},
+      {"demo --jobs", "--jobs", "a value is missing"},
+      {"demo --jbos 4", "'--jbos'", "did you mean '--jobs'?"},
+      {"demo --no-pagin", "'--no-pagin'", "did you mean '--no-paging'?"},
+      {"demo --standin", "'--standin'", "did you mean '--stand-in'?"},
+      {"demo 4", "'4'", "accepted: --help, --jobs"},
+  };
+  for (const WrongUse& use : uses) expect_explained(use);
+}
+
+TEST(WrongUses, OfRecordingsAndManifests) {
+  const WrongUse uses[] = {
+      {"trace --last 61", "'61'", "accepted: 0.001 to 60"},
+      {"trace --last -1", "'-1'", "accepted: 0.001 to 60"},
+      {"trace --last minute", "'minute'", "accepted: 0.001 to 60"},
+      {"trace -o", "--output", "a value is missing"},
+      {"trace -o ''", "--output", "'' is empty"},
+      {"trace ''", "recording", "'' is empty"},
+      {"trace a b", "'b'", "accepted: --help, recording"},
+      {"trace --ouput x", "'--ouput'", "did you mean '--output'?"},
+      {"trace --json", "'--json'", "accepted: --help, recording"},
+      {"trace /", "/: it cannot be read", "nvshare-scheduler --trace FILE", 1},
+      {"trace /etc/passwd", "line 1: not a line of a trace: it is no JSON", "nvshare-scheduler --trace", 1},
+      {"trace /dev/zero", "line 1: it has more than 64 MiB", "nvshare-scheduler --trace", 1},
+      {"replay ''", "recording", "'' is empty"},
+      {"replay a b", "'b'", "accepted: --help, recording"},
+      {"replay -", "-: No such file", "nvshare-scheduler --trace FILE", 2},
+      {"replay /etc/passwd", "line 1: not a line of a trace: it is no JSON", "nvshare-scheduler --trace", 2},
+      {"replay --last 5 /dev/null", "'--last'", "accepted: --help, recording"},
+      {"convert ''", "files", "'' is empty"},
+      {"convert -o '' /dev/null", "--output", "'' is empty"},
+      {"convert --output", "--output", "a value is missing"},
+      {"convert -o /nonexistent/x /dev/null", "cannot write /nonexistent/x", "No such file", 1},
+      {"convert -o / /dev/null", "cannot write /", "Is a directory", 1},
+      {"convert --cores 101 -", "'101'", "accepted: 1 to 100"},
+      {"convert --cores x -", "'x'", "accepted: 1 to 100"},
+      {"convert --core 5 -", "'--core'", "did you mean '--cores'?"},
+      {"convert --memory 5 -", "--memory: '5'", "accepted: 1Mi to 1024Ti"},
+      {"convert --memory-unit 3Gb -", "--memory-unit: '3Gb'", "accepted: 1Mi to 1024Ti"},
+      {"convert --device-class '' -", "--device-class: ''", "accepted: a name of a-z"},
+      {"doctor ''", "program", "'' is empty"},
+      {"doctor a b", "'b'", "accepted: --help, program"},
+      {"doctor --fix", "'--fix'", "accepted: --help, program"},
+      {"doctor --bundle", "--bundle", "a value is missing"},
+      {"doctor --bundle ''", "--bundle", "'' is empty"},
+      {"doctor --bundle /nonexistent/x", "/nonexistent/x", "accepted: the name of a new file", 1},
+      {"doctor --bundle /tmp", "/tmp", "accepted: the name of a new file", 1},
+  };
+  for (const WrongUse& use : uses) expect_explained(use);
+}
+
+TEST(WrongUses, OfTenants) {
+  const WrongUse uses[] = {
+      {"set train core=", "'core='", "NAME=VALUE"},
+      {"set train =50", "'=50'", "NAME=VALUE"},
+      {"set train core=50%", "core: '50%'", "1 to 100"},
+      {"set train ceiling=101", "ceiling: '101'", "1 to 100"},
+      {"set train memory=8GBi", "memory: '8GBi'", "or none"},
+      {"set train memory=-1", "memory: '-1'", "or none"},
+      {"set train memory=8", "memory: '8'", "1Mi to 1024Ti"},
+      {"set train memory 8Gi", "'memory'", "NAME=VALUE"},
+      {"set train priority=101", "priority: '101'", "-100..100"},
+      {"set train sharing=", "'sharing='", "NAME=VALUE"},
+      {"set train paused=maybe", "paused: 'maybe'", "yes or no"},
+      {"set train Core=50", "'Core'", "core=PERCENT"},
+      {"set train gpu-core-limit=50", "'gpu-core-limit'", "core=PERCENT"},
+      {"set train core=50 core=60", "core is given twice", "once"},
+      {"set mps=on mps=off", "mps is given twice", "once"},
+      {"set train core=50 mps=on", "'mps'", "core=PERCENT"},
+      {"set core=50", "core needs a tenant", "nvsharectl set TENANT core=50"},
+      {"set '' core=50", "core needs a tenant", "nvsharectl set TENANT core=50"},
+      {"set --core 50 train", "'--core'", "accepted: --help"},
+      {"set job= core=5", "job: ''", "such as job=123"},
+      {"set job=99999999999 core=5", "'99999999999'", "such as job=123"},
+      {"pause ''", "tenant", "'' is empty"},
+      {"pause --all", "'--all'", "accepted: --help, tenant"},
+      {"pause --tenant x", "'--tenant'", "did you mean 'tenant'?"},
+      {"resume ''", "tenant", "'' is empty"},
+      {"resume a b", "'b'", "accepted: --help, tenant"},
+      {"resume train", "/nonexistent/nvshare", "scheduler", 1},
+      {"release ''", "tenant", "'' is empty"},
+      {"release --now x", "'--now'", "accepted: --help, tenant"},
+      {"kill ''", "tenant", "'' is empty"},
+      {"kill x y", "'y'", "accepted: --help, tenant"},
+      {"kill -9 x", "'-9'", "accepted: --help, tenant, --signal"},
+      {"kill x -9", "'-9'", "accepted: --help, tenant, --signal"},
+      {"kill x --signal", "--signal", "a value is missing"},
+      {"kill x --signal term", "'term'", "accepted: TERM"},
+      {"kill x -s SEGV", "'SEGV'", "accepted: TERM"},
+      {"kill --signal TERM", "tenant", "its name or id"},
+      {"logs -n", "--lines", "a value is missing"},
+      {"logs -n -1", "'-1'", "accepted: 0 to 1000000"},
+      {"logs -n 5.5", "'5.5'", "accepted: 0 to 1000000"},
+      {"logs --line 5", "'--line'", "did you mean '--lines'?"},
+      {"logs --since 1h", "'--since'", "accepted: --help, --lines"},
+      {"logs train", "'train'", "accepted: --help, --lines"},
+      {"logs", "/nonexistent/nvshare", "journalctl", 1},
+  };
+  for (const WrongUse& use : uses) expect_explained(use);
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ Result<Settings> change_settings(const Settings& settings, const Texts& changes)
   Settings changed = settings;
   for (const auto& [name, text] : changes) {
     const SettingSpec* spec = settings::find(setting_specs(), name);
-    if (spec == nullptr) return error_format("'%.80s' is no setting", name.c_str());
+    if (spec == nullptr) return error_format("'%.80s' is no setting; 'nvshare-scheduler --help' lists them", name.c_str());
     if (!spec->live) return error_format("%s needs a restart of the scheduler", name.c_str());
     if (auto ok = settings::apply(changed, *spec, text, name); !ok) return ok.error();
   }

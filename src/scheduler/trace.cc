@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/fd.h"
@@ -272,8 +274,12 @@ Result<TraceLine> decode_trace(std::string_view line) {
     TraceStart start{json.value("release", std::string()), std::nullopt, json.value("answers", false), json.value("wakes", false)};
     if (start.release.empty() || json.contains("config")) start.config = json.at("config").get<policy::Config>();
     return TraceLine(start);
+  } catch (const Json::parse_error&) {
+    return error_format("not a line of a trace: it is no JSON");
   } catch (const Json::exception& problem) {
-    return error_format("not a line of a trace: %.200s", problem.what());
+    // "[json.exception.out_of_range.403] key 'config' not found"
+    const std::string_view what = problem.what();
+    return error_format("not a line of a trace: %.200s", what.substr(std::min(what.find("] ") + 2, what.size())).data());
   }
 }
 

@@ -180,9 +180,7 @@ class Follower {
   void run() {
     while (!Terminal::asked_to_end()) {
       look();
-      const Size size = terminal_.size();
-      ui_.page_rows = size.lines / 2;
-      terminal_.show(draw(history_.model(), ui_, size.columns, size.lines));
+      show();
       if (std::exchange(has_looked_, false)) settle_pace();
       bool ended = false;
       const std::string bytes = terminal_.read(wait_ms(), source_.descriptor(), ended);
@@ -213,6 +211,16 @@ class Follower {
     all_s_ = now_s();
   }
 
+  // Not where nothing is other than it was: each look is asked for first, and a report comes in many pieces.
+  void show() {
+    const Size size = terminal_.size();
+    const bool is_as_shown = size.columns == shown_size_.columns && size.lines == shown_size_.lines;
+    if (!has_looked_ && !std::exchange(has_keys_, false) && is_as_shown) return;
+    shown_size_ = size;
+    ui_.page_rows = size.lines / 2;
+    terminal_.show(draw(history_.model(), ui_, size.columns, size.lines));
+  }
+
   // After a look, when the next one is asked for.
   void settle_pace() {
     const double used_s = processor_seconds(), took_s = used_s - std::exchange(used_s_, used_s);
@@ -227,6 +235,7 @@ class Follower {
 
   // False: the user leaves.
   bool take_keys(const std::string& bytes) {
+    has_keys_ = !bytes.empty() || !rest_.empty();
     for (const Key key : keys_of(bytes, rest_, bytes.empty())) {
       const Wish wish = press(ui_, history_.model(), key);
       if (wish.quit) return false;
@@ -249,7 +258,8 @@ class Follower {
   std::string rest_;
   double next_s_ = 0, asked_s_ = 0, all_s_ = 0;
   double used_s_ = processor_seconds();
-  bool has_looked_ = false;
+  bool has_looked_ = false, has_keys_ = true;  // since it was shown
+  Size shown_size_{0, 0};
 };
 
 }  // namespace

@@ -134,7 +134,9 @@ Result<void> Engine::set(const protocol::admin::SetRequest& request, policy::Ins
   Tenant* tenant = nullptr;
   if (!request.tenant.empty()) {
     tenant = tenants_.find(request.tenant);
-    if (tenant == nullptr) return error_format("there is no tenant '%.80s', or several of that name; use its id", request.tenant.c_str());
+    if (tenant == nullptr)
+      return error_format("there is no tenant '%.80s', or several of that name; use its id, which 'nvsharectl status' shows",
+                          request.tenant.c_str());
   }
   Result<Settings> changed = change_settings(settings_, {request.settings.begin(), request.settings.end()});
   if (!changed) return changed.error();
