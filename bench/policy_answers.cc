@@ -1,13 +1,13 @@
 // What the policy answers to random events of all kinds, as hashes, so that two builds of it can be compared. A change of the policy's
 // code that is to change no decision changes no line.
 //
-//   policy_answers [--seed 1] [--runs 20] [--steps 1000] [--check] [--print] [--twice]
+//   policy_answers [--seed 1] [--runs 20] [--steps 1000] [--check] [--print] [--twice] [--gangs]
 //
 //   old/bin/policy_answers --runs 500 > old.txt; new/bin/policy_answers --runs 500 | cmp - old.txt
 //
 // A line for each seed: the number of events, and hashes of the actions, of the deadlines, of the notes' texts, and of what people are
 // shown. --print: each event's answers, to find the first that differs. --check: invariants after each event instead of each eighth.
-// --twice: each seed runs twice, and the program fails where the two differ.
+// --twice: each seed runs twice, and the program fails where the two differ. --gangs: on two to eight GPUs, most programs on some of them.
 //
 // Clients follow what the policy asks of them (they load, drop, evict, prefetch), late, or not at all. So after the first answer that
 // differs all else does. Virtual time. Exits 1 where an invariant is broken.
@@ -46,6 +46,7 @@ struct Options {
   bool check = false;
   bool print = false;
   bool twice = false;
+  bool gangs = false;
 };
 
 // ---- chance ----
@@ -240,12 +241,13 @@ const std::vector<Node::Happening> Node::kHappenings = {
 
 Node::Node(uint64_t seed, const Options& options) : options_(options), random_(seed), state_(make_state(random_config(random_))) {
   if (random_.chance(40)) gpus_ = 1 + random_.below(4);
-  gangs_ = gpus_ > 1 && random_.chance(40);
+  if (options.gangs) gpus_ = 2 + random_.below(7);
+  gangs_ = options.gangs || (gpus_ > 1 && random_.chance(40));
   programs_most_ = random_.chance(50) ? 2 + random_.below(8) : 5 + random_.below(60);
   if (random_.chance(80)) limited_percent_ = random_.percent();
   memory_most_ = 64 + random_.amount(500);
-  const bool tight = random_.chance(35);
-  const auto count = static_cast<int64_t>(programs_most_);
+  const bool tight = random_.chance(options.gangs ? 80 : 35);
+  const auto count = static_cast<int64_t>(options.gangs ? programs_most_ / 2 : programs_most_);
   for (GpuId gpu = 0; gpu < gpus_; ++gpu) {
     const int64_t total = tight ? 300 * count + 600 + memory_most_ * (1 + random_.amount(count)) : 3000 * count + 100'000;
     feed(GpuAppeared{gpu, total * kMiB});
@@ -447,7 +449,11 @@ void Node::join() {
   const ProcessId process = next_;
   const bool is_gang = gangs_ && random_.chance(60);
   if (!is_gang) return join_on(static_cast<GpuId>(random_.below(gpus_)), tenant, process);
-  for (GpuId gpu = 0; gpu < gpus_; ++gpu) join_on(gpu, tenant, process);
+  for (GpuId gpu = 0; gpu < gpus_; ++gpu) {
+    if (options_.gangs && random_.chance(60)) continue;
+    join_on(gpu, tenant, process);
+    if (options_.gangs && random_.chance(10)) join_on(gpu, tenant, process);
+  }
 }
 
 void Node::join_on(GpuId gpu, TenantId tenant, ProcessId process) {
@@ -538,7 +544,7 @@ bool parse(int argc, char** argv, Options* options) {
   const std::map<std::string, uint64_t Options::*> numbers = {
       {"--seed", &Options::seed}, {"--runs", &Options::runs}, {"--steps", &Options::steps}};
   const std::map<std::string, bool Options::*> flags = {
-      {"--check", &Options::check}, {"--print", &Options::print}, {"--twice", &Options::twice}};
+      {"--check", &Options::check}, {"--print", &Options::print}, {"--twice", &Options::twice}, {"--gangs", &Options::gangs}};
   for (int i = 1; i < argc; ++i) {
     if (const auto flag = flags.find(argv[i]); flag != flags.end()) {
       options->*flag->second = true;
@@ -567,7 +573,7 @@ std::optional<std::string> line_of(uint64_t seed, const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, &options)) {
-    std::fprintf(stderr, "usage: policy_answers [--seed 1] [--runs 20] [--steps 1000] [--check] [--print] [--twice]\n");
+    std::fprintf(stderr, "usage: policy_answers [--seed 1] [--runs 20] [--steps 1000] [--check] [--print] [--twice] [--gangs]\n");
     return 2;
   }
   for (uint64_t seed = options.seed; seed < options.seed + options.runs; ++seed) {

@@ -1,9 +1,10 @@
 // What one event costs the policy, by the number of clients: events per second of processor time, with everything fitting ("running"), with
 // one client running at a time and all others waiting ("waiting"), beside compute limits ("limited"), with half of the clients waiting for
 // the memory of the other half, whose work cannot drain ("stuck"), with so many contexts that nobody fits who comes ("unfit"), and with
-// programs on two of eight GPUs each, of which a quarter fits at a time ("gangs"). Virtual time, a fixed seed.
+// programs on two of eight GPUs each: nearly all fit, but some could come to wait for each other ("gangs"), or a quarter of them fits at a
+// time and the others wait ("queued"); or on two of 64 GPUs, which they tie together, and all fit ("tied"). Virtual time, a fixed seed.
 //
-//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited,stuck,unfit,gangs]
+//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited,stuck,unfit,gangs,queued,tied]
 //                     [--json FILE] [--turns 0]
 //
 // --turns N: so many events of the mix instead of a time, and a hash of all that the policy answered, to compare two builds by.
@@ -42,7 +43,7 @@ double cpu_seconds() {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
-enum class Shape { kRunning, kWaiting, kLimited, kStuck, kUnfit, kGangs };
+enum class Shape { kRunning, kWaiting, kLimited, kStuck, kUnfit, kGangs, kQueued, kTied };
 
 const char* name_of(Shape shape) {
   switch (shape) {
@@ -58,6 +59,10 @@ const char* name_of(Shape shape) {
       return "unfit";
     case Shape::kGangs:
       return "gangs";
+    case Shape::kQueued:
+      return "queued";
+    case Shape::kTied:
+      return "tied";
   }
   return "";
 }
@@ -68,6 +73,7 @@ Bytes total_of(Shape shape, Bytes clients) {
   switch (shape) {
     case Shape::kRunning:
     case Shape::kLimited:
+    case Shape::kTied:
       return ample + 2 * clients * kSmall;
     case Shape::kWaiting:
       return ample + kLarge + kLarge / 2;
@@ -77,9 +83,21 @@ Bytes total_of(Shape shape, Bytes clients) {
       return contexts - kOverhead + 500 * kMiB + kSmall / 2;  // so many and one more
     case Shape::kGangs:
       return ample + clients * kSmall / 4;
+    case Shape::kQueued:
+      return ample + clients * kLarge / 4;
   }
   return 0;
 }
+
+bool in_gangs(Shape shape) { return shape == Shape::kGangs || shape == Shape::kQueued || shape == Shape::kTied; }
+
+size_t gpus_of(Shape shape, size_t clients) {
+  if (shape == Shape::kTied) return kGpus;
+  if (in_gangs(shape)) return kGpusOfGangs;
+  return clients > kClientsPerGpu ? kGpus : 1;
+}
+
+Bytes memory_of(Shape shape) { return shape == Shape::kWaiting || shape == Shape::kQueued ? kLarge : kSmall; }
 
 struct Program {
   ClientId id = 0;
@@ -96,12 +114,7 @@ struct Program {
 class World {
  public:
   World(Shape shape, size_t clients, bool hashes)
-      : shape_(shape),
-        hashes_(hashes),
-        gpus_(shape == Shape::kGangs     ? kGpusOfGangs
-              : clients > kClientsPerGpu ? kGpus
-                                         : 1),
-        state_(make_state(Config())) {
+      : shape_(shape), hashes_(hashes), gpus_(gpus_of(shape, clients)), state_(make_state(Config())) {
     const auto per_gpu = static_cast<Bytes>(clients / gpus_ + 1);
     for (GpuId gpu = 0; gpu < gpus_; ++gpu) step_in(GpuAppeared{gpu, total_of(shape, per_gpu)});
     for (size_t i = 0; i < clients; ++i) join(programs_.emplace_back());
@@ -148,7 +161,7 @@ class World {
     const size_t index = static_cast<size_t>(&program - programs_.data());
     if (program.id != 0) index_[program.id] = SIZE_MAX;
     program = {next_id_, static_cast<GpuId>(index % gpus_), next_id_, {}, 0, 0, 0, false};
-    const bool in_gang = shape_ == Shape::kGangs;
+    const bool in_gang = in_gangs(shape_);
     if (in_gang) {  // two in a row are one program's, on a GPU and the next one
       program.gpu = static_cast<GpuId>((index / 2 + index % 2) % gpus_);
       program.tenant = index / 2 + 1;
@@ -156,7 +169,7 @@ class World {
     ++next_id_;
     index_.resize(next_id_, SIZE_MAX);
     index_[program.id] = index;
-    program.memory.allocated = shape_ == Shape::kWaiting ? kLarge : kSmall;
+    program.memory.allocated = memory_of(shape_);
     if (shape_ == Shape::kLimited && index % 10 == 0) step_in(ComputeLimit{program.tenant, 50});
     ClientJoined joined{program.id, program.gpu, program.tenant, 0, program.memory, true, false, false};
     if (in_gang) joined.process = program.tenant;
@@ -164,8 +177,7 @@ class World {
   }
 
   void change_memory(Program& program) {
-    const Bytes base = shape_ == Shape::kWaiting ? kLarge : kSmall;
-    program.memory.allocated = base - static_cast<Bytes>(random() % 16) * kMiB;
+    program.memory.allocated = memory_of(shape_) - static_cast<Bytes>(random() % 16) * kMiB;
     program.memory.resident = program.grant != 0 ? program.memory.allocated : std::min(program.memory.resident, program.memory.allocated);
     step_in(MemoryChanged{program.id, program.memory, 0, 0, 0, 0});
   }
@@ -287,7 +299,7 @@ struct Options {
   double seconds = 1;
   int64_t turns = 0;  // 0: `seconds`
   std::string clients = "10,100,1000,10000";
-  std::string shapes = "running,waiting,limited,stuck,unfit,gangs";
+  std::string shapes = "running,waiting,limited,stuck,unfit,gangs,queued,tied";
   std::string json;
 };
 
@@ -339,13 +351,15 @@ std::string measure(Shape shape, size_t clients, const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
-    std::fprintf(stderr,
-                 "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited,stuck,unfit,gangs] "
-                 "[--json FILE] [--turns 0]\n");
+    std::fprintf(
+        stderr,
+        "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited,stuck,unfit,gangs,queued,tied] "
+        "[--json FILE] [--turns 0]\n");
     return 2;
   }
   std::string rows;
-  for (const Shape shape : {Shape::kRunning, Shape::kWaiting, Shape::kLimited, Shape::kStuck, Shape::kUnfit, Shape::kGangs}) {
+  for (const Shape shape :
+       {Shape::kRunning, Shape::kWaiting, Shape::kLimited, Shape::kStuck, Shape::kUnfit, Shape::kGangs, Shape::kQueued, Shape::kTied}) {
     if (options.shapes.find(name_of(shape)) == std::string::npos) continue;
     for (const char* at = options.clients.c_str(); *at != 0;) {
       char* end = nullptr;

@@ -253,6 +253,8 @@ struct GangPlace {
   bool kept = false;
   bool leaves = false;  // the others were asked to drop
   bool lost = false;    // the client waits, and does not fit into it
+
+  bool operator==(const GangPlace&) const = default;
 };
 
 // What the turns that are over leave: for the client's place in the waiting order, and for whether it wakes.
@@ -317,8 +319,8 @@ struct Noted {
   Instant wait_at = 0;
 };
 
-// How a client stands in the indexes of its GPU and tenant, and what it adds to sums. Only recount(), note_waiting() and what they call
-// change this.
+// How a client stands in the indexes of its GPU and tenant, and what it adds to sums. Only recount(), note_place(), note_waiting() and what
+// they call change this.
 struct Indexed {
   Gpu* home = nullptr;  // null: a copy, to be looked at
   Tenancy* tenancy = nullptr;
@@ -326,7 +328,8 @@ struct Indexed {
   Sums counted;              // its part of Gpu::sums
   Roles roles;
   QueueEntry queued;
-  bool keeps_place = false;        // in Lockless::keepers
+  GangPlace place;                 // as Lockless::keepers and `counted` have it
+  bool asks_back = false;          // it keeps a place and waits: Spread::asking_back counts it
   std::optional<Bytes> slack_key;  // in Gpu::slack_takers: no more than its slack, which may have grown since
 };
 
@@ -417,6 +420,7 @@ struct Client {
     return state == ClientState::kLoading || state == ClientState::kRunning || state == ClientState::kPaused;
   }  // holds the lock and was not asked to drop
   bool waits() const { return state == ClientState::kWaiting; }
+  bool takes_room() const { return stays() || place.kept; }                      // at present
   bool takes_place() const { return stays() || (place.kept && !place.leaves); }  // whoever comes has to fit beside it
 };
 

@@ -102,7 +102,12 @@ static void forget_priority(Gpu& gpu, const Client& client) {
 static void note_on_several(State& state, TenantId tenant, Spread& spread) {
   if (state.config.gang_turns && spread.on.size() > 1 && spread.clients <= kGangMost) {
     state.on_several.emplace(tenant, &spread);
+    spread.changes = &state.gang_changes;
+    state.gang_changes.note(tenant, spread);
+    if (spread.asking_back > 0) state.gang_changes.asking_back.emplace(tenant, &spread);
   } else if (state.on_several.erase(tenant)) {
+    state.gang_changes.forget(tenant, spread);
+    spread.changes = nullptr;
     state.apart.insert(tenant);
   }
 }
@@ -309,7 +314,7 @@ void join(Context& context, const ClientJoined& event) {
   if (event.overhead) client.overhead = std::max<Bytes>(*event.overhead, 0);
   client.joined.order = state.next_arrival++;
   client.joined.at = client.since = client.past.last_used = context.now;
-  gpu.speaks = client.id;
+  gpu.ceilings.speaks = client.id;
   note_in_indexes(state, gpu, client);
   take_memory(gpu, client, event.memory);
   if (client.gang && state.spread.at(client.tenant).clients == kGangMost + 1) {

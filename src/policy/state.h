@@ -53,6 +53,12 @@ struct Contenders {
   bool operator==(const Contenders&) const = default;
 };
 
+// All that contend on a GPU, in the step that counted them.
+struct CountedContenders {
+  uint64_t counted_by = 0;  // ContentionCounts
+  Contenders all;
+};
+
 // Bytes/s in each direction; 0 = not measured yet.
 struct LinkSpeed {
   Bytes out = 0, in = 0;
@@ -82,11 +88,12 @@ struct Switches {
 // What clients were told of their ceilings, so that nobody is looked at again whose ceiling is as it was. With more than kCeilingsAtOnce
 // clients a change reaches so many of them in a step.
 struct CeilingReports {
-  bool due = true;    // a client came, or what it can never move out is other than it was
-  Bytes base = 0;     // safe limit - immovable bytes of all, in the last step
-  ClientId next = 0;  // the first to be looked at, of
-  size_t left = 0;    // so many
-  Instant at = 0;     // and not before then
+  bool due = true;                 // a client came, or what it can never move out is other than it was
+  Bytes base = 0;                  // safe limit - immovable bytes of all, in the last step
+  ClientId next = 0;               // the first to be looked at, of
+  size_t left = 0;                 // so many
+  Instant at = 0;                  // and not before then
+  std::optional<ClientId> speaks;  // whom the step is about: it is told its own at once
 };
 
 // What holds for all clients of what they were told of contention: where that is as it was, only those are looked at that have changed.
@@ -97,6 +104,41 @@ struct ContentionReports {
   Contenders contenders;  // whether there are any
   Duration cost = 0;
   std::vector<Client*> to_tell;  // in the step under way
+  mutable CountedContenders counted;
+};
+
+struct Gang;
+struct Spread;
+struct GangChanges;
+
+// All of a tenant, or, where that does not fit together, one of its processes.
+struct GangId {
+  TenantId tenant = 0;
+  ProcessId process = 0;  // 0: all of the tenant
+
+  bool operator==(const GangId&) const = default;
+  bool operator<(const GangId& other) const { return std::tie(tenant, process) < std::tie(other.tenant, other.process); }
+};
+
+// Of a gang that is in use, on one of its GPUs, what others may have to wait for: a client that has the lock, or keeps a place. And which
+// may come to wait: a client that has neither.
+struct GangStanding {
+  bool lacks = false;    // a client there may come to wait
+  bool settled = false;  // a client of it may, there or elsewhere, but here all go on, or keep their places
+  bool mixed = false;    // the same, and here some do, some do not
+
+  bool operator==(const GangStanding&) const = default;
+};
+
+// The gangs on a GPU, by what a step asks of them.
+struct GangsHere {
+  FlatMap<std::pair<Bytes, GangId>, Spread*> by_need;  // all: by Gang::OnGpu::need
+  Bytes room = 0;                                      // for them, when they were formed last
+  // Of those that are in use, by GangStanding: for the rule that none may run of which two could come to wait for each other.
+  FlatMap<GangId, Gang*> lacking, settled, mixed;
+  size_t most_members = 0;       // no gang ever had more here
+  Contenders contenders;         // as the gangs' clients were told of them
+  std::vector<Client*> to_tell;  // of gangs that have changed: in the step under way
 };
 
 // When a GPU is to be looked at again.
@@ -204,6 +246,12 @@ struct Lockless {
   FlatMap<ClientId, Client*> keepers;    // of a place (GangPlace::kept)
 };
 
+// What recount() keeps of all clients beside their sums.
+struct Recounted {
+  uint64_t times = 0;    // what was worked out before the last of them may be another now
+  Bytes needs_most = 0;  // no client's need() beyond its immovable() bytes is more; all may be less by now
+};
+
 struct Gpu {
   GpuId id = 0;
   Bytes total = 0;
@@ -211,10 +259,12 @@ struct Gpu {
   Link link;
   Switches switches;
   DepartedMemory departed;
+  GangsHere gangs;
   std::map<ClientId, Client> clients;
   std::map<TenantId, Tenancy> of_tenant;  // the same
   int64_t tenants_working = 0;            // with Tenancy::works
   Sums sums;                              // over clients
+  Recounted recounted;                    // the same
   FlatMap<GrantId, Client*> holders;      // of the lock, in the order of their grants
   FlatMap<ClientId, Client*> waiting;
   Queue queue;  // the same
@@ -226,10 +276,8 @@ struct Gpu {
   // Without the lock, and not waiting for it: when they had it last. Those of more than kShareWindow ago may be missing.
   FlatSet<std::pair<Instant, ClientId>> lately;
   FlatMap<std::pair<Bytes, ClientId>, Client*> slack_takers;  // holders that may be given more than they need, by Indexed::slack_key
-  Bytes needs_most = 0;            // no client's need() beyond its immovable() bytes is more; all may be less by now
-  uint64_t holders_hash = 0;       // of who has the lock: a sum, so that one can be taken out
-  std::vector<ClientId> touched;   // in the last step: those that it may have changed; some twice, some that are gone
-  std::optional<ClientId> speaks;  // whom the step is about: it is told its ceiling at once
+  uint64_t holders_hash = 0;                                  // of who has the lock: a sum, so that one can be taken out
+  std::vector<ClientId> touched;  // in the last step: those that it may have changed; some twice, some that are gone
   CeilingReports ceilings;
   ContentionReports contention;
   Wake wake;
@@ -240,15 +288,6 @@ struct Gpu {
   HostQuestions host;
 };
 
-// All of a tenant, or, where that does not fit together, one of its processes.
-struct GangId {
-  TenantId tenant = 0;
-  ProcessId process = 0;  // 0: all of the tenant
-
-  bool operator==(const GangId&) const = default;
-  bool operator<(const GangId& other) const { return std::tie(tenant, process) < std::tie(other.tenant, other.process); }
-};
-
 // Clients of one tenant on several GPUs (gangs.cc).
 struct Gang {
   struct Member {
@@ -257,10 +296,21 @@ struct Gang {
     Gpu* on;  // the same
     Client* is;
   };
+  // Its members on a GPU.
+  struct OnGpu {
+    Gpu* gpu = nullptr;
+    size_t begin = 0, end = 0;
+    Bytes need = 0;         // they need together: beside whatever others have, as far as that can be moved out
+    GangStanding standing;  // as the lists of GangsHere have it
+
+    bool operator==(const OnGpu&) const = default;
+  };
   GangId id;
   std::vector<Member> members;  // by GPU, then by client
-  uint64_t gpus = 0;            // a bit for each, some may share one
+  std::vector<OnGpu> on;        // the same, by GPU
   bool whole = false;           // its turns are on all GPUs together: its clients fit together on each GPU
+  Spread* of = nullptr;
+  mutable uint64_t reached_by = 0;  // the latest search for rivals that came by
   bool split_noted = false;
   bool parted = false;    // gangs of single processes of this tenant are known, too
   Instant last_used = 0;  // end of its last turn
@@ -283,13 +333,29 @@ struct Gang {
   mutable Contention contention;
 };
 
+// Tenants on several GPUs, by what of their gangs is to be done: a client of theirs has changed, or what it has to fit beside.
+struct GangChanges {
+  FlatMap<TenantId, Spread*> to_form;      // since they were formed
+  FlatMap<TenantId, Spread*> to_list;      // since the lists of GangsHere were brought up to date
+  FlatMap<TenantId, Spread*> to_tell;      // since their clients were told of contention
+  FlatMap<TenantId, Spread*> asking_back;  // that have clients that keep a place and wait: whether these fit is asked in each step
+  FlatMap<GangId, Gang*> loading;          // that are in a turn and have not all loaded
+
+  void note(TenantId tenant, Spread& spread);
+  void forget(TenantId tenant, Spread& spread);
+};
+
 // How many clients of a tenant are where, and in all.
 struct Spread {
   std::map<GpuId, int64_t> on;
   size_t clients = 0;
-  bool changed = true;   // since the tenant's gang was formed
-  Gang* gang = nullptr;  // that one; null: none is
-  uint64_t seen_by = 0;  // the latest of State::searches that came by
+  bool changed = true;             // since the tenant's gang was formed: a client has come or gone
+  Gang* gang = nullptr;            // that one; null: none is
+  uint64_t seen_by = 0;            // the latest of State::searches that came by
+  size_t asking_back = 0;          // clients that keep a place and wait
+  GangChanges* changes = nullptr;  // null: it is not among State::on_several
+  // Whether it is in the lists of `changes`.
+  bool to_form = false, to_list = false, to_tell = false;
 };
 
 using Gpus = std::vector<Gpu*>;  // in the order of their ids
@@ -317,7 +383,8 @@ class State {
   std::map<TenantId, Spread> spread;                   // of tenants' clients that may be in gangs
   FlatMap<TenantId, Spread*> on_several;  // where gangs are wanted: tenants of `spread` with several GPUs and at most kGangMost clients
   std::map<GpuId, std::shared_ptr<const std::vector<GpuId>>>
-      around;                                           // as gpus_around() found them since that may have changed; many share one
+      around;  // as gpus_around() found them since that may have changed; many share one
+  GangChanges gang_changes;
   std::set<TenantId> apart;                             // that have left on_several since gangs were formed
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone
   std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
@@ -325,7 +392,7 @@ class State {
   std::set<TenantId> suspended;                         // that get no turns
   std::optional<HostRoom> host;                         // nullopt: nobody said, so it is not a bound
   Gpus settled;                                         // in the last step
-  uint64_t searches = 0;                                // of find_around()
+  uint64_t searches = 0;                                // of gpus_around() and rivals_of()
   uint64_t next_arrival = 1;
   uint64_t next_count = 1;  // of contention
   GrantId next_grant = 1;

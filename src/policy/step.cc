@@ -36,7 +36,7 @@ Concerned take_of(Context& context, ClientId id, Change change) {
   Client* const client = context.state.find(id);
   if (client == nullptr) return kAll;
   Gpu& gpu = *client->indexed.home;
-  gpu.speaks = id;
+  gpu.ceilings.speaks = id;
   gpu.touched.push_back(id);
   change(gpu, *client);
   return &gpu;
@@ -256,6 +256,7 @@ void settle(Context& context, const Gpus& gpus) {
   on_each(end_pauses, watch_quota, evict_shortfall, evict_suspended, prefetch_next, watch_evictions, raise_budgets, give_slack,
           send_budgets);
   ContentionCounts counts(context.state);
+  find_gangs_to_tell(context, gpus, counts);
   const auto report_counted = [&](Context& of, Gpu& gpu) { report_contention(of, gpu, counts); };
   on_each(report_counted, report_ceilings, report_waits);
 }

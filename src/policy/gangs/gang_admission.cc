@@ -20,8 +20,10 @@ void set_reason_of(Context& context, const Waiting& waiting, GpuId blocking, Wai
   set_reasons(context, {{blocking, waiting.at(blocking)}}, reason);
 }
 
-bool fits_now(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients) {
-  return room_if(context.state, gpu, {.comers = clients, .dropping_released = false}, context.now).fits();
+bool fits_now(const Context& context, Looks& looks, Gpu& gpu, const std::vector<ClientId>& clients) {
+  std::vector<const Client*> comers;
+  for (const ClientId id : clients) comers.push_back(&gpu.clients.at(id));
+  return look_at(looks[gpu.id], context, gpu).now.room_with(comers).fits();
 }
 
 // What all its GPUs together would have to move out, beyond what moves already.
@@ -42,6 +44,7 @@ void grant_gang(Context& context, Gang& gang, const Waiting& waiting) {
   gang.granted_at = context.now;
   gang.load_allowance = 0;
   gang.turn_start.reset();
+  note_loading(context.state, gang);
   for (const auto& [gpu_id, clients] : waiting) {
     Gpu& gpu = context.state.gpus.at(gpu_id);
     for (const ClientId id : clients) {
@@ -70,14 +73,15 @@ struct GangPlan {
 };
 
 // Nullopt: on the GPU `blocking` no leaving would do.
-std::optional<GangPlan> plan_gang(const Context& context, const Waiting& waiting, const std::set<GangId>& rivals, GpuId* blocking) {
+std::optional<GangPlan> plan_gang(const Context& context, Looks& looks, const Waiting& waiting, const std::set<GangId>& rivals,
+                                  GpuId* blocking) {
   GangPlan plan{{}, context.now, 0};
   // Twice: the first time to find out which GPU's switch costs most, because that decides how long the turns before it should have been.
   for (int pass = 0; pass < 2; ++pass) {
     plan.at = context.now;
     for (const auto& [gpu_id, clients] : waiting) {
-      const Gpu& gpu = context.state.gpus.at(gpu_id);
-      if (fits_now(context, gpu, clients) && rivals.empty()) continue;
+      Gpu& gpu = context.state.gpus.at(gpu_id);
+      if (rivals.empty() && fits_now(context, looks, gpu, clients)) continue;
       const std::optional<Switch> on_gpu = plan_switch(context, gpu, {.clients = clients, .rivals = rivals, .least_cost = plan.cost});
       *blocking = gpu_id;
       if (!on_gpu) return std::nullopt;
@@ -145,12 +149,11 @@ bool would_be_complete(const Context& context, const Waiting& waiting) {
 
 // Kept places that are in the way of what runs now are lost; whose they were joins again like any other.
 void take_places(Context& context, Gpu& gpu) {
-  for (auto& [id, client] : gpu.clients) {
-    if (room_if(context.state, gpu, {.dropping_released = false}, context.now).fits()) return;
-    if (!client.place.lost) continue;
-    client.place = {};
-    note_place(client);
-  }
+  each_while_changing(gpu.lockless.keepers, [&](Client* client) {
+    if (!client->place.lost || room_if(context.state, gpu, {.dropping_released = false}, context.now).fits()) return;
+    client->place = {};
+    note_place(*client);
+  });
 }
 
 }  // namespace
@@ -165,7 +168,7 @@ bool complete_gang(Context& context, const Waiting& waiting) {
   return true;
 }
 
-void admit_gang(Context& context, Heads& heads, GangsInUse& in_use, Gang& gang, const Waiting& waiting) {
+void admit_gang(Context& context, Heads& heads, Looks& looks, Gang& gang, const Waiting& waiting) {
   State& state = context.state;
   if (phase_of(gang) == GangPhase::kLeaving) return set_reasons(context, waiting, WaitReason::kGang);
   if (const Instant until = returns_by(gang); until > context.now) {
@@ -179,19 +182,27 @@ void admit_gang(Context& context, Heads& heads, GangsInUse& in_use, Gang& gang, 
         set_reason_of(context, waiting, gpu_id, WaitReason::kEviction);
         return make_head(context, heads, waiting, {});
       }
-      if (Pressed(context.config(), gpu).crowded_by(gpu.clients.at(id)))
+      if (look_at(looks[gpu_id], context, gpu).pressed.crowded_by(gpu.clients.at(id)))
         return set_reason_of(context, waiting, gpu_id, WaitReason::kCrowding);
     }
   }
 
-  const std::set<GangId> rivals = rivals_of(context, in_use, gang);
-  bool all_fit = rivals.empty();
+  bool all_fit = true;
   for (const auto& [gpu_id, clients] : waiting) {
     Gpu& gpu = state.gpus.at(gpu_id);
-    if (fits_now(context, gpu, clients)) continue;
+    if (fits_now(context, looks, gpu, clients)) continue;
     all_fit = false;
     for (const ClientId id : clients) set_reason(gpu.clients.at(id), gpu.clients.at(id).wait.reason, true);
   }
+  if (!all_fit) {  // it waits behind those that come first on one of them, whether or not others have to leave as well
+    const auto behind = std::find_if(waiting.begin(), waiting.end(), [&](const auto& on) {
+      const auto head = heads.find(on.first);
+      return head != heads.end() && head->second;
+    });
+    if (behind != waiting.end()) return set_reason_of(context, waiting, behind->first, WaitReason::kQueue);
+  }
+  const std::set<GangId> rivals = rivals_of(context, gang);
+  all_fit = all_fit && rivals.empty();
   if (all_fit && !host_has_room(context, waiting)) return set_reasons(context, waiting, WaitReason::kHostMemory);
   for (const auto& [gpu_id, clients] : waiting) {
     const auto head = heads.find(gpu_id);
@@ -199,18 +210,16 @@ void admit_gang(Context& context, Heads& heads, GangsInUse& in_use, Gang& gang, 
     if (all_fit && fits_beside(context, state.gpus.at(gpu_id), *head->second, clients)) continue;
     return set_reason_of(context, waiting, gpu_id, WaitReason::kQueue);
   }
-  if (all_fit) {
-    if (std::find(in_use.begin(), in_use.end(), &gang) == in_use.end()) in_use.push_back(&gang);
-    return grant_gang(context, gang, waiting);
-  }
+  if (all_fit) return grant_gang(context, gang, waiting);
 
   for (const auto& [gpu_id, clients] : waiting) {
-    if (fits_now(context, state.gpus.at(gpu_id), clients) || !fits_when_departed_freed(context, state.gpus.at(gpu_id), clients)) continue;
+    if (fits_now(context, looks, state.gpus.at(gpu_id), clients) || !fits_when_departed_freed(context, state.gpus.at(gpu_id), clients))
+      continue;
     set_reason_of(context, waiting, gpu_id, WaitReason::kDeparted);
     return make_head(context, heads, waiting, {});
   }
   GpuId blocking = waiting.begin()->first;
-  const std::optional<GangPlan> plan = plan_gang(context, waiting, rivals, &blocking);
+  const std::optional<GangPlan> plan = plan_gang(context, looks, waiting, rivals, &blocking);
   if (!plan) {
     const Gpu& gpu = state.gpus.at(blocking);
     return set_reason_of(context, waiting, blocking, why_not_even_alone(context, gpu, waiting.at(blocking)));

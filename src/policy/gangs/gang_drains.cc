@@ -108,9 +108,12 @@ void settle_gang_drains(Context& context, const Gpus& gpus) {
     if (client == gpu.clients.end() || client->second.drain.step == DrainStep::kAlone)
       context.state.asked_together.erase({gpu_id, client_id});
   }
-  for (auto& [id, gang] : context.state.gangs) {
-    if (gang.whole && is_settled_with(gang, gpus)) settle_drain(context, gang);
+  std::map<GangId, Gang*> draining;  // no other gang has anything to settle
+  for (const auto& [gpu_id, client_id] : context.state.asked_together) {
+    Gang* const gang = gang_of(context.state, context.state.gpus.at(gpu_id).clients.at(client_id));
+    if (gang != nullptr && is_settled_with(*gang, gpus)) draining[gang->id] = gang;
   }
+  for (const auto& [id, gang] : draining) settle_drain(context, *gang);
 }
 
 Instant drain_retry_at(const State& state, const Client& client) {

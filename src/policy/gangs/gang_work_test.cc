@@ -44,6 +44,35 @@ class GangWork : public ::testing::Test {
 
 using Ids = std::vector<GpuId>;
 
+TEST_F(GangWork, AGangIsFormedAnewWhenWhatItHasToFitBesideChanges) {
+  join(1, 0, 100);
+  join(2, 0, 100);
+  join(3, 1, 100);
+  join(4, 0, 200);
+  join(5, 1, 200);
+  EXPECT_EQ(gang_gpus(1), 2u);
+  feed(ForeignMemory{0, 1021 * kGiB});  // nothing that its clients said
+  EXPECT_EQ(gang_gpus(1), 0u) << "two of it fit together no more";
+  EXPECT_EQ(gang_gpus(4), 2u);
+  update(3);
+  EXPECT_EQ(gang_gpus(1), 0u);
+  feed(ForeignMemory{0, 0});
+  EXPECT_EQ(gang_gpus(1), 2u);
+}
+
+TEST_F(GangWork, OnlyGangsOfWhichAClientHasChangedAreFormedAnew) {
+  join(1, 0, 100);
+  join(2, 1, 100);
+  join(3, 0, 200);
+  join(4, 1, 200);
+  update(1);  // what the steps before have changed is looked at here
+  const auto is_whole = [&](TenantId tenant) -> bool& { return state_->gangs.at({tenant, 0}).whole; };
+  is_whole(100) = is_whole(200) = false;  // which nobody says: who forms it anew finds out
+  step(*state_, MemoryChanged{1, {2 * kGiB, 0, 0}, 0, 0, 0, 0}, ++now_);
+  EXPECT_TRUE(is_whole(100));
+  EXPECT_FALSE(is_whole(200));
+}
+
 TEST_F(GangWork, AnEventConcernsTheGpusThatGangsTieToItsOwn) {
   join(1, 0, 100);
   EXPECT_EQ(join(2, 1, 100), (Ids{0, 1}));

@@ -30,22 +30,28 @@ bool any_member(const Gang& gang, Predicate predicate) {
                      [&](const Gang::Member& member) { return predicate(static_cast<const Client&>(*member.is)); });
 }
 
-uint64_t bit_of(GpuId gpu) { return uint64_t{1} << gpu % 64; }
-
 bool in_use(const Client& client) { return client.stays() || client.state == ClientState::kDropping; }
 
 // Could all members on each GPU run together, with nobody beside them? Else they have to take turns among themselves.
-bool fits_together(const State& state, const Gang& gang) {
-  for (auto at = gang.members.begin(); at != gang.members.end();) {
-    const Gpu& gpu = *at->on;
-    Bytes needed = 0, of_others = gpu.sums.immovable;
-    for (; at != gang.members.end() && at->on == &gpu; ++at) {
-      needed += std::max(need(*at->is), at->is->memory.resident);
-      of_others -= immovable(*at->is);
+bool fits_together(const Gang& gang) {
+  return std::all_of(gang.on.begin(), gang.on.end(), [](const Gang::OnGpu& on) { return on.need <= on.gpu->gangs.room; });
+}
+
+Bytes room_for_gangs(const Config& config, const Gpu& gpu) { return safe_limit(config, gpu) - gpu.sums.immovable; }
+
+void note_needs(Gang& gang) {
+  for (Gang::OnGpu& on : gang.on) {
+    Bytes need_here = 0;
+    for (size_t i = on.begin; i < on.end; ++i) {
+      const Client& client = *gang.members[i].is;
+      need_here += std::max(need(client), client.memory.resident) - immovable(client);
     }
-    if (needed > safe_limit(state.config, gpu) - of_others) return false;
+    FlatMap<std::pair<Bytes, GangId>, Spread*>& by_need = on.gpu->gangs.by_need;
+    if (need_here == on.need && by_need.contains({on.need, gang.id})) continue;
+    by_need.erase({on.need, gang.id});
+    on.need = need_here;
+    by_need.emplace({on.need, gang.id}, gang.of);
   }
-  return true;
 }
 
 void end_gang_turn(Context& context, Gang& gang) {
@@ -57,6 +63,7 @@ void end_gang_turn(Context& context, Gang& gang) {
   }
   gang.in_turn = gang.interrupted = false;
   gang.turn_start.reset();
+  note_loading(context.state, gang);
 }
 
 void follow_turn(Context& context, Gang& gang) {
@@ -66,6 +73,7 @@ void follow_turn(Context& context, Gang& gang) {
     gang.in_turn = true;
     gang.granted_at = context.now;
     gang.load_allowance = 0;
+    note_loading(context.state, gang);
     each_member(gang, [&](const Gpu&, const Client& client) {
       if (!client.holds_lock()) return;
       gang.granted_at = std::min(gang.granted_at, client.turn.granted_at);
@@ -85,54 +93,8 @@ void follow_turn(Context& context, Gang& gang) {
     note_place(client);
     client.place.lost = client.place.kept && client.waits() &&
                         !room_if(context.state, gpu, {.comers = only(client), .dropping_released = false}, context.now).fits();
+    note_place(client);
   });
-}
-
-// Of a gang's client on its GPU: the lock, or a place.
-bool has_or_gets(const Gang& gang, const Client& client, const Gang& comes) {
-  return client.holds_lock() || client.place.kept || (&gang == &comes && client.waits());
-}
-
-// The GPUs on which a gang may come to wait for others (Gang::gpus).
-uint64_t may_wait_on(const Gang& gang, const Gang& comes) {
-  uint64_t gpus = 0;
-  for (const Gang::Member& member : gang.members) {
-    if (!has_or_gets(gang, *member.is, comes)) gpus |= bit_of(member.gpu);
-  }
-  return gpus;
-}
-
-// X may come to wait for Y: X has a client without the lock where Y has the lock, and not all of both fit there. `comes` gets the lock on
-// all GPUs where it waits.
-bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Gang& comes) {
-  for (const Gang::Member& member : x.members) {
-    const Gpu& gpu = *member.on;
-    const Client& client = *member.is;
-    if (has_or_gets(x, client, comes)) continue;
-    bool meets = false;
-    std::vector<ClientId> all;
-    for (const Gang::Member& other : y.members) {
-      if (other.gpu != member.gpu) continue;
-      all.push_back(other.client);
-      meets |= has_or_gets(y, *other.is, comes);
-    }
-    if (!meets) continue;
-    if (!client.wait.asked && context.now - client.joined.at < kGangForming) return true;  // nobody knows yet what it will need
-    for (const Gang::Member& own : x.members) {
-      if (own.gpu == member.gpu) all.push_back(own.client);
-    }
-    std::sort(all.begin(), all.end());
-    if (!room_if(context.state, gpu, {.comers = all}, context.now).fits()) return true;
-  }
-  return false;
-}
-
-bool is_among(const Gpus& gpus, GpuId id) {
-  if (gpus.empty()) return false;
-  const GpuId first = gpus.front()->id, last = gpus.back()->id;
-  if (id < first || id > last || last - first + 1 == gpus.size()) return first <= id && id <= last;
-  const auto at = std::lower_bound(gpus.begin(), gpus.end(), id, [](const Gpu* gpu, GpuId other) { return gpu->id < other; });
-  return at != gpus.end() && (*at)->id == id;
 }
 
 // By GPU, then by client.
@@ -147,14 +109,24 @@ std::vector<Gang::Member> members_of(State& state, TenantId tenant, const Spread
 }
 
 void set_members(Gang& gang, std::vector<Gang::Member> members) {
+  unlist(gang);
   gang.members = std::move(members);
-  gang.gpus = 0;
-  for (const Gang::Member& member : gang.members) gang.gpus |= bit_of(member.gpu);
+  gang.on.clear();
+  for (size_t i = 0; i < gang.members.size(); ++i) {
+    if (gang.on.empty() || gang.on.back().gpu != gang.members[i].on) gang.on.push_back({.gpu = gang.members[i].on, .begin = i});
+    gang.on.back().end = i + 1;
+  }
+  for (const Gang::OnGpu& on : gang.on) on.gpu->gangs.most_members = std::max(on.gpu->gangs.most_members, on.end - on.begin);
+}
+
+void forget_gang(State& state, Gang& gang) {
+  unlist(gang);
+  state.gang_changes.loading.erase(gang.id);
 }
 
 // `known`: null where it is to be looked for. `members`: who they are, where that may have changed.
 template <typename Members>
-Gang& form_gang(Context& context, GangId id, Gang* known, bool changed, Members members) {
+Gang& form_gang(Context& context, GangId id, Spread& spread, Gang* known, bool changed, Members members) {
   State& state = context.state;
   bool is_new = false;
   if (known == nullptr) {
@@ -164,12 +136,14 @@ Gang& form_gang(Context& context, GangId id, Gang* known, bool changed, Members 
   }
   Gang& gang = *known;
   gang.id = id;
+  gang.of = &spread;
   if (is_new || changed) set_members(gang, members());
   if (is_new) {
     gang.last_used = context.now;
     each_member(gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.past.last_used); });
   }
-  gang.whole = fits_together(state, gang);
+  note_needs(gang);
+  gang.whole = fits_together(gang);
   return gang;
 }
 
@@ -186,15 +160,21 @@ void form_gangs_of_processes(Context& context, Gang& all) {
   // Members are in the order of their GPUs.
   std::erase_if(of_processes, [](const auto& entry) { return entry.first == 0 || entry.second.front().gpu == entry.second.back().gpu; });
   all.parted = !of_processes.empty();
-  while (at != state.gangs.end() && at->first.tenant == tenant)
-    at = of_processes.contains(at->first.process) ? std::next(at) : state.gangs.erase(at);
+  while (at != state.gangs.end() && at->first.tenant == tenant) {
+    if (of_processes.contains(at->first.process)) {
+      ++at;
+      continue;
+    }
+    forget_gang(state, at->second);
+    at = state.gangs.erase(at);
+  }
   for (auto& [process, members] : of_processes) {
-    follow_turn(context, form_gang(context, {tenant, process}, nullptr, true, [&own = members] { return std::move(own); }));
+    follow_turn(context, form_gang(context, {tenant, process}, *all.of, nullptr, true, [&own = members] { return std::move(own); }));
   }
 }
 
 // Of tenants that are on several GPUs no more.
-void forget_gangs(State& state) {
+void forget_gangs(State& state, const Gpus& gpus) {
   for (const TenantId tenant : std::exchange(state.apart, {})) {
     if (state.on_several.contains(tenant)) continue;
     const auto first = state.gangs.lower_bound({tenant, 0});
@@ -202,12 +182,14 @@ void forget_gangs(State& state) {
     while (end != state.gangs.end() && end->first.tenant == tenant) ++end;
     if (first == end) continue;
     for (auto& [gpu_id, gpu] : state.gpus) {
-      each_client(gpu, tenant, [](Client& client) {
+      each_client(gpu, tenant, [&](Client& client) {
         client.place = {};
         note_place(client);
         forget_unmet(client);
+        if (is_among(gpus, client.gpu)) client.indexed.home->gangs.to_tell.push_back(&client);
       });
     }
+    for (auto gang = first; gang != end; ++gang) forget_gang(state, gang->second);
     state.gangs.erase(first, end);
     if (const auto spread = state.spread.find(tenant); spread != state.spread.end()) spread->second.gang = nullptr;
   }
@@ -215,24 +197,53 @@ void forget_gangs(State& state) {
 
 }  // namespace
 
+namespace {
+
+void form_gangs_of(Context& context, TenantId tenant, Spread& spread) {
+  State& state = context.state;
+  state.gang_changes.to_form.erase(tenant);
+  spread.to_form = false;
+  const bool changed = std::exchange(spread.changed, false);
+  Gang& gang = form_gang(context, {tenant, 0}, spread, spread.gang, changed, [&] { return members_of(state, tenant, spread); });
+  spread.gang = &gang;
+  if (!gang.whole && !gang.split_noted) {
+    gang.split_noted = true;
+    context.note(Note::Level::kInfo, gang.members.front().client,
+                 "the programs of its tenant do not fit together on one of its GPUs: each takes its turns by itself");
+  }
+  form_gangs_of_processes(context, gang);
+  follow_turn(context, gang);
+  // Its gangs may fit together now, or no more, by what has changed after these were listed and told last.
+  if (!std::exchange(spread.to_list, true)) state.gang_changes.to_list.emplace(tenant, &spread);
+  if (!std::exchange(spread.to_tell, true)) state.gang_changes.to_tell.emplace(tenant, &spread);
+}
+
+// Gangs that fit together where they did not, or the other way round.
+void note_room(State& state, Gpu& gpu) {
+  const Bytes before = std::exchange(gpu.gangs.room, room_for_gangs(state.config, gpu));
+  const auto [less, more] = std::minmax(before, gpu.gangs.room);
+  if (less == more) return;
+  const auto& by_need = gpu.gangs.by_need;
+  for (auto at = by_need.lower_bound({less + 1, {}}); at != by_need.end() && at->first.first <= more; ++at)
+    state.gang_changes.note(at->first.second.tenant, *at->second);
+}
+
+}  // namespace
+
 void form_gangs(Context& context, const Gpus& gpus) {
   State& state = context.state;
-  if (!state.apart.empty()) forget_gangs(state);
-  for (const auto& [id, spread] : state.on_several) {
-    if (!is_among(gpus, spread->on.begin()->first)) continue;  // nor are its others
-    const TenantId tenant = id;
-    const bool changed = std::exchange(spread->changed, false);
-    Gang& gang =
-        form_gang(context, {tenant, 0}, spread->gang, changed, [&, spread = spread] { return members_of(state, tenant, *spread); });
-    spread->gang = &gang;
-    if (!gang.whole && !gang.split_noted) {
-      gang.split_noted = true;
-      context.note(Note::Level::kInfo, gang.members.front().client,
-                   "the programs of its tenant do not fit together on one of its GPUs: each takes its turns by itself");
+  if (!state.apart.empty()) forget_gangs(state, gpus);
+  if (state.on_several.empty()) return;
+  for (Gpu* gpu : gpus) note_room(state, *gpu);
+  std::vector<std::pair<TenantId, Spread*>> due;
+  for (const auto* tenants : {&state.gang_changes.to_form, &state.gang_changes.asking_back}) {
+    for (const auto& [tenant, spread] : *tenants) {
+      if (is_among(gpus, spread->on.begin()->first)) due.emplace_back(tenant, spread);  // and so are its others
     }
-    form_gangs_of_processes(context, gang);
-    follow_turn(context, gang);
   }
+  std::sort(due.begin(), due.end());
+  due.erase(std::unique(due.begin(), due.end()), due.end());
+  for (const auto& [tenant, spread] : due) form_gangs_of(context, tenant, *spread);
 }
 
 Gang* find_gang(State& state, const Client& client) {
@@ -240,6 +251,11 @@ Gang* find_gang(State& state, const Client& client) {
   if (all == nullptr || all->whole) return all;
   const auto at = all->parted ? state.gangs.find({client.tenant, client.process}) : state.gangs.end();
   return at != state.gangs.end() && at->second.whole ? &at->second : nullptr;
+}
+
+const Gang::OnGpu* on_gpu(const Gang& gang, const Gpu& gpu) {
+  const auto at = std::lower_bound(gang.on.begin(), gang.on.end(), gpu.id, [](const Gang::OnGpu& on, GpuId id) { return on.gpu->id < id; });
+  return at != gang.on.end() && at->gpu == &gpu ? &*at : nullptr;
 }
 
 bool is_member(const Gang& gang, const Client& client) {
@@ -281,13 +297,24 @@ bool others_run(const State& state, const Client& client) {
   return gang != nullptr && any_member(*gang, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
 }
 
-void start_gangs(Context& context, const Gpus& gpus) {
-  for (auto& [id, gang] : context.state.gangs) {
-    if (!gang.in_turn || gang.turn_start || !is_settled_with(gang, gpus)) continue;
-    const bool loading = any_member(gang, [](const Client& client) { return client.state == ClientState::kLoading; });
-    const bool running = any_member(gang, [](const Client& client) { return client.state == ClientState::kRunning; });
-    if (running && !loading) gang.turn_start = context.now;
+void note_loading(State& state, Gang& gang) {
+  const bool loads = gang.in_turn && !gang.turn_start;
+  if (loads) {
+    state.gang_changes.loading.emplace(gang.id, &gang);
+  } else {
+    state.gang_changes.loading.erase(gang.id);
   }
+}
+
+void start_gangs(Context& context, const Gpus& gpus) {
+  each_while_changing(context.state.gang_changes.loading, [&](Gang* gang) {
+    if (!is_settled_with(*gang, gpus)) return;
+    const bool loading = any_member(*gang, [](const Client& client) { return client.state == ClientState::kLoading; });
+    const bool running = any_member(*gang, [](const Client& client) { return client.state == ClientState::kRunning; });
+    if (!running || loading) return;
+    gang->turn_start = context.now;
+    note_loading(context.state, *gang);
+  });
 }
 
 std::vector<Client*> stays_together(State& state, const Client& client) {
@@ -379,6 +406,14 @@ void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besid
   for (const GpuId id : gpus_around(state, std::move(besides))) state.settled.push_back(&state.gpus.at(id));
 }
 
+bool is_among(const Gpus& gpus, GpuId id) {
+  if (gpus.empty()) return false;
+  const GpuId first = gpus.front()->id, last = gpus.back()->id;
+  if (id < first || id > last || last - first + 1 == gpus.size()) return first <= id && id <= last;
+  const auto at = std::lower_bound(gpus.begin(), gpus.end(), id, [](const Gpu* gpu, GpuId other) { return gpu->id < other; });
+  return at != gpus.end() && (*at)->id == id;
+}
+
 bool is_settled_with(const Gang& gang, const Gpus& gpus) { return is_among(gpus, gang.members.front().gpu); }
 
 std::set<GpuId> tied_to(const State& state, GpuId gpu) {
@@ -392,45 +427,6 @@ std::set<GpuId> tied_to(const State& state, GpuId gpu) {
     }
   }
   return tied;
-}
-
-GangsInUse gangs_in_use(const State& state) {
-  GangsInUse in_use;
-  for (const auto& [id, gang] : state.gangs) {
-    if (gang.whole && phase_of(gang) != GangPhase::kOut) in_use.push_back(&gang);
-  }
-  return in_use;
-}
-
-std::set<GangId> rivals_of(const Context& context, const GangsInUse& in_use, const Gang& comes) {
-  if (may_wait_on(comes, comes) == 0) return {};
-  GangsInUse may_wait;  // for it: few, as those in use mostly have what they want
-  for (const Gang* gang : in_use) {
-    if (gang == &comes || (may_wait_on(*gang, comes) & comes.gpus) == 0) continue;
-    if (may_wait_for(context, *gang, comes, comes)) may_wait.push_back(gang);
-  }
-  if (may_wait.empty()) return {};
-  GangsInUse others = in_use;  // that are not reached
-  std::erase(others, &comes);
-  std::vector<const Gang*> reached;  // may be waited for, directly or by way of others
-  std::vector<const Gang*> look = {&comes};
-  while (!look.empty()) {
-    const Gang* from = look.back();
-    look.pop_back();
-    const uint64_t gpus = may_wait_on(*from, comes);
-    if (gpus == 0) continue;
-    std::erase_if(others, [&](const Gang* to) {
-      if ((gpus & to->gpus) == 0 || !may_wait_for(context, *from, *to, comes)) return false;
-      reached.push_back(to);
-      look.push_back(to);
-      return true;
-    });
-  }
-  std::set<GangId> rivals;
-  for (const Gang* gang : reached) {
-    if (std::find(may_wait.begin(), may_wait.end(), gang) != may_wait.end()) rivals.insert(gang->id);
-  }
-  return rivals;
 }
 
 }  // namespace nvshare::policy

@@ -18,6 +18,7 @@ inline Gang* gang_of(State& state, const Client& client) {
   return state.gangs.empty() || !client.gang ? nullptr : find_gang(state, client);
 }
 inline const Gang* gang_of(const State& state, const Client& client) { return gang_of(const_cast<State&>(state), client); }
+const Gang::OnGpu* on_gpu(const Gang& gang, const Gpu& gpu);  // null: it has no member there
 bool is_member(const Gang& gang, const Client& client);
 Instant gang_began(const Gang& gang);        // its turn: when all had loaded, or will have at the latest
 Duration gang_loaded_for(const Gang& gang);  // before that: no longer than the link takes
@@ -29,17 +30,20 @@ bool others_run(const State& state, const Client& client);                // of 
 void start_gangs(Context& context, const Gpus& gpus);                     // turns whose members have loaded
 std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
 Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);
-// Gangs of which members run, or have not left yet. In one step some may begin to be; none ends that.
-using GangsInUse = std::vector<const Gang*>;
-GangsInUse gangs_in_use(const State& state);
-std::set<GangId> rivals_of(const Context& context, const GangsInUse& in_use, const Gang& comes);  // that must have left before it may come
+void note_loading(State& state, Gang& gang);             // its turn begins or ends, or all have loaded
 std::set<GpuId> tied_to(const State& state, GpuId gpu);  // the GPUs whose turns may depend on that one's, by way of gangs
 // The same of several, by way of tenants that are, or could become, gangs.
 std::set<GpuId> gpus_around(State& state, std::set<GpuId> around);
 // GPUs to be settled after an event that concerns some (State::settled): those around them now, and around those of `besides`.
 // Either all of a gang's GPUs are among them or none.
 void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besides);
+bool is_among(const Gpus& gpus, GpuId id);
 bool is_settled_with(const Gang& gang, const Gpus& gpus);
+
+// gang_rivals.cc: gangs that could come to wait for each other
+void list_gangs(State& state);                                          // brings the lists of GangsHere up to date
+void unlist(Gang& gang);                                                // before it is no more, or has other members
+std::set<GangId> rivals_of(const Context& context, const Gang& comes);  // that must have left before it may come
 
 // gang_drains.cc: how the members of a gang come to an end together
 void take_drained(Context& context, Client& client, const Drained& event);
@@ -55,6 +59,6 @@ using Waiting = std::map<GpuId, std::vector<ClientId>>;
 // For a gang that runs without those who wait: they get the lock if that makes it complete. A gang that lacks a member may be unable
 // to drain, a complete one can.
 bool complete_gang(Context& context, const Waiting& waiting);
-void admit_gang(Context& context, Heads& heads, GangsInUse& in_use, Gang& gang, const Waiting& waiting);
+void admit_gang(Context& context, Heads& heads, Looks& looks, Gang& gang, const Waiting& waiting);
 
 }  // namespace nvshare::policy

@@ -42,9 +42,7 @@ void each_in_place(const State& state, const Gpu& gpu, Look look) {
     }
     return;
   }
-  for (const auto& [id, client] : gpu.clients) {
-    if (client.takes_place()) look(client);
-  }
+  for (const Client* client : in_place(gpu)) look(*client);
 }
 
 // Lock holders to end so that the rest fits together; empty if no choice leaves anybody who fits.
@@ -164,7 +162,8 @@ void settle_growth(Context& context, Gpu& gpu) {
   bool growing = false;
   if (!context.state.gangs.empty()) {
     for (const auto& [id, client] : gpu.waiting) {
-      if (need(*client) > ceiling(context.config(), gpu, *client)) forget_unmet(*client);  // to be refused, not waited for
+      if (client->unmet > 0 && need(*client) > ceiling(context.config(), gpu, *client))
+        forget_unmet(*client);  // to be refused, not waited for
     }
   }
   each_while_changing(gpu.unsettled, [&](Client* unsettled) {

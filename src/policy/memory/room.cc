@@ -26,10 +26,10 @@ Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client) {
 
 bool all_may_fit(const Config& config, Gpu& gpu) {
   const Bytes base = safe_limit(config, gpu) - gpu.sums.immovable;
-  if (base >= 0 && gpu.needs_most <= base) return true;
+  if (base >= 0 && gpu.recounted.needs_most <= base) return true;
   Bytes most = 0;
   for (const auto& [id, client] : gpu.clients) most = std::max(most, client.indexed.counted.needed - client.indexed.counted.immovable);
-  gpu.needs_most = most;
+  gpu.recounted.needs_most = most;
   return base >= 0 && most <= base;
 }
 
@@ -52,10 +52,10 @@ static Sums counted_of(const Client& client) {
   const Bytes budget = std::max(client.budget.bytes, client.memory.resident);
   sums.charged = charge(client);
   const bool drops = client.state == ClientState::kDropping;
-  sums.fixed = client.stays() ? charge(client) : client.holds_lock() ? budget : stays;
-  sums.moving = client.holds_lock() ? 0 : moves;
-  sums.fixed_released = drops ? stays : sums.fixed;
-  sums.moving_released = drops ? moves : sums.moving;
+  sums.fixed = client.takes_room() ? charge(client) : client.holds_lock() ? budget : stays;
+  sums.moving = client.holds_lock() || client.place.kept ? 0 : moves;
+  sums.fixed_released = drops || client.place.leaves ? stays : sums.fixed;
+  sums.moving_released = drops || client.place.leaves ? moves : sums.moving;
   return sums;
 }
 
@@ -184,16 +184,49 @@ void find_slack_takers(Gpu& gpu, Bytes below, std::vector<Client*>& takers) {
   std::sort(takers.begin(), takers.end(), [](const Client* a, const Client* b) { return a->grant < b->grant; });
 }
 
-void recount(Gpu& gpu, Client& client) {
+static void count(Gpu& gpu, Client& client) {
   Sums& counted = client.indexed.counted;
   const Sums before = std::exchange(counted, counted_of(client));
   change(gpu.sums, before, counted);
-  if (gpu.touched.empty() || gpu.touched.back() != client.id) gpu.touched.push_back(client.id);
+  ++gpu.recounted.times;
   gpu.ceilings.due |= counted.immovable != before.immovable;
-  gpu.needs_most = std::max(gpu.needs_most, counted.needed - counted.immovable);
+  gpu.recounted.needs_most = std::max(gpu.recounted.needs_most, counted.needed - counted.immovable);
+}
+
+void GangChanges::note(TenantId tenant, Spread& spread) {
+  if (!std::exchange(spread.to_form, true)) to_form.emplace(tenant, &spread);
+  if (!std::exchange(spread.to_list, true)) to_list.emplace(tenant, &spread);
+  if (!std::exchange(spread.to_tell, true)) to_tell.emplace(tenant, &spread);
+}
+
+void GangChanges::forget(TenantId tenant, Spread& spread) {
+  for (auto* index : {&to_form, &to_list, &to_tell, &asking_back}) index->erase(tenant);
+  spread.to_form = spread.to_list = spread.to_tell = false;
+}
+
+void note_member(Client& client) {
+  if (Spread* const spread = client.indexed.spread; spread != nullptr && spread->changes != nullptr)
+    spread->changes->note(client.tenant, *spread);
+}
+
+static void note_asking_back(Client& client) {
+  const bool asks = client.indexed.place.kept && client.waits();
+  if (asks == std::exchange(client.indexed.asks_back, asks)) return;
+  Spread& spread = *client.indexed.spread;
+  asks ? ++spread.asking_back : --spread.asking_back;
+  if (spread.changes == nullptr) return;
+  if (spread.asking_back == 1 && asks) spread.changes->asking_back.emplace(client.tenant, &spread);
+  if (spread.asking_back == 0) spread.changes->asking_back.erase(client.tenant);
+}
+
+void recount(Gpu& gpu, Client& client) {
+  count(gpu, client);
+  if (gpu.touched.empty() || gpu.touched.back() != client.id) gpu.touched.push_back(client.id);
   set_roles(gpu, client, roles_of(client));
   note_slack(gpu, client, takes_slack(client), slack_of(client));
   note_waiting(gpu, client);
+  note_asking_back(client);
+  note_member(client);
 }
 
 void recount(Client& client) {
@@ -201,19 +234,21 @@ void recount(Client& client) {
 }
 
 void note_place(Client& client) {
-  if (client.indexed.keeps_place == client.place.kept) return;
-  client.indexed.keeps_place = client.place.kept;
-  if (client.place.kept) {
-    client.indexed.home->lockless.keepers.emplace(client.id, &client);
-  } else {
-    client.indexed.home->lockless.keepers.erase(client.id);
-  }
+  const GangPlace before = std::exchange(client.indexed.place, client.place);
+  if (before == client.place) return;
+  Gpu& gpu = *client.indexed.home;
+  if (client.place.kept && !before.kept) gpu.lockless.keepers.emplace(client.id, &client);
+  if (!client.place.kept && before.kept) gpu.lockless.keepers.erase(client.id);
+  count(gpu, client);
+  note_asking_back(client);
+  note_member(client);
 }
 
 void uncount(Gpu& gpu, Client& client) {
   client.place = {};
   note_place(client);
   change(gpu.sums, std::exchange(client.indexed.counted, {}), {});
+  ++gpu.recounted.times;
   forget_waiting(gpu, client);
   set_roles(gpu, client, {});
   note_slack(gpu, client, false, 0);
@@ -223,6 +258,18 @@ Sums sums_of(const Gpu& gpu) {
   Sums sums;
   for (const auto& [id, client] : gpu.clients) change(sums, {}, counted_of(client));
   return sums;
+}
+
+std::vector<Client*> in_place(const Gpu& gpu) {
+  std::vector<Client*> clients;
+  for (const auto& [grant, client] : gpu.holders) {
+    if (client->takes_place()) clients.push_back(client);
+  }
+  for (const auto& [id, client] : gpu.lockless.keepers) {
+    if (client->takes_place()) clients.push_back(client);
+  }
+  std::sort(clients.begin(), clients.end(), [](const Client* a, const Client* b) { return a->id < b->id; });
+  return clients;
 }
 
 RoomCount::RoomCount(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now)
@@ -243,13 +290,18 @@ void RoomCount::sum_up() {
     sum_.fixed += part.fixed - fixed;
     sum_.moving += part.moving - moving;
   };
-  for (const auto& [id, client] : gpu_.lockless.keepers) correct(*client);
+  const auto yields = [&](const Client& client) { return what_if_.lost_places_yield && client.place.lost; };
+  if (what_if_.lost_places_yield) {
+    for (const auto& [id, client] : gpu_.lockless.keepers) {
+      if (yields(*client)) correct(*client);
+    }
+  }
   for (const auto& [id, client] : gpu_.unsettled) {
-    if (!client->indexed.keeps_place && (client->evictions.backoff.failures > 0 || comes(*client) || leaves(id))) correct(*client);
+    if (!yields(*client) && (client->evictions.backoff.failures > 0 || comes(*client) || leaves(id))) correct(*client);
   }
   const auto correct_settled = [&](ClientId id) {
     const Client* const client = state_.find(id);
-    const bool is_new = client != nullptr && client->gpu == gpu_.id && !client->indexed.roles.unsettled && !client->indexed.keeps_place;
+    const bool is_new = client != nullptr && client->gpu == gpu_.id && !client->indexed.roles.unsettled && !yields(*client);
     if (is_new) correct(*client);
   };
   for (const ClientId id : what_if_.comers) correct_settled(id);
@@ -284,11 +336,21 @@ void RoomCount::stays(const Client& client) { change(client, false); }
 
 Bytes RoomCount::room_left() const { return limit_ - sum_.fixed; }
 
-Room RoomCount::room() const { return room_of(sum_, !what_if_.comers.empty(), nullptr); }
+Room RoomCount::room() const { return room_of(sum_, !what_if_.comers.empty(), {}); }
 
 Room RoomCount::room_with(const Client& comer) const {
-  const Part before = part_of(comer, comes(comer), false), after = part_of(comer, true, false);
-  return room_of({sum_.fixed + after.fixed - before.fixed, sum_.moving + after.moving - before.moving}, true, &comer);
+  const Client* const one = &comer;
+  return room_with({&one, 1});
+}
+
+Room RoomCount::room_with(std::span<const Client* const> comers) const {
+  Part sum = sum_;
+  for (const Client* comer : comers) {
+    const Part before = part_of(*comer, comes(*comer), leaves_now(*comer)), after = part_of(*comer, true, false);
+    sum.fixed += after.fixed - before.fixed;
+    sum.moving += after.moving - before.moving;
+  }
+  return room_of(sum, true, comers);
 }
 
 bool RoomCount::leaves_now(const Client& client) const {
@@ -297,16 +359,17 @@ bool RoomCount::leaves_now(const Client& client) const {
 }
 
 // What of Part::moving does not move yet. Only those without the lock and those that leave can have some.
-void RoomCount::add_movable(Movable& movable, const Client* comer) const {
+void RoomCount::add_movable(Movable& movable, std::span<const Client* const> comers) const {
   const auto add = [&](const Client& client) {
-    const Bytes moving = part_of(client, comes(client) || &client == comer, leaves_now(client)).moving - evicting_bytes(client);
+    const bool is_comer = comes(client) || std::find(comers.begin(), comers.end(), &client) != comers.end();
+    const Bytes moving = part_of(client, is_comer, leaves_now(client)).moving - evicting_bytes(client);
     if (moving > 0) movable[client.tenant] += moving;
   };
   for (const auto& [id, client] : gpu_.lockless.evictable) add(*client);
   for (const auto& [grant, client] : gpu_.holders) add(*client);
 }
 
-Room RoomCount::room_of(const Part& sum, bool any_comers, const Client* comer) const {
+Room RoomCount::room_of(const Part& sum, bool any_comers, std::span<const Client* const> comers) const {
   Room room;
   room.shortfall = std::max<Bytes>(sum.fixed + sum.moving - limit_, 0);
   const Bytes under_way = evicting_bytes(gpu_);
@@ -319,7 +382,7 @@ Room RoomCount::room_of(const Part& sum, bool any_comers, const Client* comer) c
     room.host_room = host_room(state_);  // which looks at all GPUs, but not at all clients
     if (room.host_room < room.host_needed && state_.host->kept > 0) {
       Movable movable;
-      add_movable(movable, comer);
+      add_movable(movable, comers);
       room.host_room = std::max(room.host_room, host_room(state_, movable));
     }
   }

@@ -15,8 +15,9 @@ namespace nvshare::policy {
 void recount(Gpu& gpu, Client& client);
 void recount(Client& client);  // where it is indexed
 void uncount(Gpu& gpu, Client& client);
-void note_place(Client& client);  // after a change of Client::place
-void limits_change(Gpu& gpu);     // quota.cc: recount() does that, before what a client does is another
+void note_place(Client& client);   // after a change of Client::place, or of whether it waits (recount() does that)
+void note_member(Client& client);  // after any change that its gang may depend on: these do that
+void limits_change(Gpu& gpu);      // quota.cc: recount() does that, before what a client does is another
 // queue.cc: before it comes to wait, or for another reason than limits
 void forget_held_for(Gpu& gpu, const Client& client);
 void note_waiting(Gpu& gpu, Client& client);    // queue.cc: recount() does that
@@ -26,6 +27,7 @@ Roles roles_of(const Client& client);
 bool takes_slack(const Client& client);                                       // as far as it is up to the client
 Bytes slack_of(const Client& client);                                         // of its budget: what it does not need
 void find_slack_takers(Gpu& gpu, Bytes below, std::vector<Client*>& takers);  // whose slack is less; in the order of their grants
+std::vector<Client*> in_place(const Gpu& gpu);                                // Client::takes_place(); by id
 uint64_t hash_of(ClientId client);                                            // its part of Gpu::holders_hash
 
 Bytes overhead_of(const Config& config, const Client& client);
@@ -106,7 +108,8 @@ class RoomCount {
   Room room() const;
   Bytes room_left() const;                    // nobody fits that asks for more (room_asked())
   Room room_with(const Client& comer) const;  // if it came besides
-  void add_movable(Movable& movable, const Client* comer = nullptr) const;
+  Room room_with(std::span<const Client* const> comers) const;
+  void add_movable(Movable& movable, std::span<const Client* const> comers = {}) const;
 
  private:
   struct Part {
@@ -118,7 +121,7 @@ class RoomCount {
   Part part_of(const Client& client, bool comes, bool leaves) const;
   void change(const Client& client, bool leaves);
   bool leaves_now(const Client& client) const;
-  Room room_of(const Part& sum, bool any_comers, const Client* comer) const;
+  Room room_of(const Part& sum, bool any_comers, std::span<const Client* const> comers) const;
 
   const State& state_;
   const Gpu& gpu_;

@@ -160,13 +160,13 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     if (client.holds_lock() && (holder == gpu.holders.end() || holder->second != &client)) return broken("is missing among the holders");
     if (client.waits() && !has(gpu.waiting)) return broken("is missing among the waiting");
     if (client.indexed.roles.unsettled && !has(gpu.unsettled)) return broken("is missing among the unsettled");
-    if (client.place.kept != has(gpu.lockless.keepers) || client.place.kept != client.indexed.keeps_place)
-      return broken("keeps a place, or not?");
+    if (client.place.kept != has(gpu.lockless.keepers) || client.place != client.indexed.place) return broken("keeps a place, or not?");
+    if (client.indexed.asks_back != (client.place.kept && client.waits())) return broken("asks for its place, or does not?");
     if (takes_slack(client) != client.indexed.slack_key.has_value()) return broken("is to be given slack, or is not?");
     if (client.indexed.slack_key &&
         (*client.indexed.slack_key > slack_of(client) || !gpu.slack_takers.contains({*client.indexed.slack_key, id})))
       return broken("has less slack than the index says");
-    if (need(client) - immovable(client) > gpu.needs_most) return broken("needs more than the most that is known");
+    if (need(client) - immovable(client) > gpu.recounted.needs_most) return broken("needs more than the most that is known");
     takers += client.indexed.slack_key.has_value();
     if (client.holds_lock()) holders_hash += hash_of(id);
     holders += client.holds_lock();
@@ -369,6 +369,141 @@ std::vector<GpuId> reached_from(const State& state, GpuId gpu) {
   return {reached.begin(), reached.end()};
 }
 
+std::string name_of(const Gang& gang) {
+  return "the gang of tenant " + std::to_string(gang.id.tenant) +
+         (gang.id.process == 0 ? "" : ", process " + std::to_string(gang.id.process));
+}
+
+// Its clients on the GPU, as the lists of GangsHere ought to have them.
+GangStanding standing_of(const Gang& gang, GpuId gpu) {
+  const auto any = [&](auto is) {
+    return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) { return is(member.gpu, *member.is); });
+  };
+  const auto has = [](const Client& client) { return client.holds_lock() || client.place.kept; };
+  const bool in_use = any([](GpuId, const Client& client) { return client.stays() || client.state == ClientState::kDropping; });
+  const bool lacks = any([&](GpuId, const Client& client) { return !has(client); });
+  if (!gang.whole || !in_use || !lacks) return {};
+  const bool has_here = any([&](GpuId on, const Client& client) { return on == gpu && has(client); });
+  const bool leaves_here = any([&](GpuId on, const Client& client) { return on == gpu && !client.takes_place(); });
+  return {any([&](GpuId on, const Client& client) { return on == gpu && !has(client); }), has_here && !leaves_here,
+          has_here && leaves_here};
+}
+
+// Nothing is to be done for the tenant's gangs: they are what forming them anew would make of them, and stand in the lists that they
+// should.
+Broken check_gang(const State& state, const Spread& spread, const Gang& gang) {
+  const auto broken = [&](const char* what) { return name_of(gang) + ": " + what; };
+  if (gang.of != &spread) return broken("another tenant's clients");
+  std::map<GpuId, Bytes> needs;
+  std::vector<ClientId> members;
+  for (const auto& [gpu_id, count] : spread.on) {
+    for (const auto& [id, client] : state.gpus.at(gpu_id).of_tenant.at(gang.id.tenant).clients) {
+      if (!is_member(gang, *client)) continue;
+      members.push_back(id);
+      needs[gpu_id] += std::max(need(*client), client->memory.resident) - immovable(*client);
+    }
+  }
+  const auto same_member = [](const Gang::Member& member, ClientId id) { return member.client == id; };
+  if (!std::equal(gang.members.begin(), gang.members.end(), members.begin(), members.end(), same_member))
+    return broken("has other members");
+  if (needs.size() != gang.on.size()) return broken("is on other GPUs");
+  bool fits = true;
+  for (const Gang::OnGpu& on : gang.on) {
+    if (on.need != needs.at(on.gpu->id) || !on.gpu->gangs.by_need.contains({on.need, gang.id}))
+      return broken("needs other amounts of memory");
+    fits = fits && on.need <= on.gpu->gangs.room;
+  }
+  if (fits != gang.whole) return broken("fits together, or does not?");
+  const bool in_use = phase_of(gang) != GangPhase::kOut;
+  const bool holds =
+      std::any_of(gang.members.begin(), gang.members.end(), [](const Gang::Member& member) { return member.is->holds_lock(); });
+  if (in_use && !gang.in_turn) return broken("runs without a turn");
+  if (gang.in_turn && !holds) return broken("has a turn and does not run");
+  return std::nullopt;
+}
+
+// Its clients that contend on a GPU (on all: nullptr), and those that all others on it are.
+Contenders contenders_on(const State& state, const Gpu& gpu, const Gang* but, const Client* but_one) {
+  Contenders all;
+  for (const auto& [id, client] : gpu.clients) {
+    if (&client == but_one || (but != nullptr && gang_of(state, client) == but)) continue;
+    const bool grows = client.stays() && client.growth;
+    all.waiters += (client.waits() && client.wait.reason != WaitReason::kLimit) || grows;
+    all.memory_waiters += (client.waits() && client.wait.for_memory) || grows;
+  }
+  return all;
+}
+
+// Everybody was told whether others wait, and whether its gang runs.
+Broken check_contention(const State& state, const Gpu& gpu) {
+  for (const auto& [id, client] : gpu.clients) {
+    const Gang* gang = gang_of(state, client);
+    const bool gang_runs = gang != nullptr && others_run(state, client);
+    if (client.sent.rules.gang_runs != gang_runs) return fault(client, "was told otherwise whether its gang runs");
+    if (!client.holds_lock()) continue;
+    Contenders others;
+    if (gang == nullptr) {
+      others = contenders_on(state, gpu, nullptr, &client);
+    } else {
+      for (const Gang::OnGpu& on : gang->on) {
+        const Contenders here = contenders_on(state, *on.gpu, gang, nullptr);
+        others = {std::max(others.waiters, here.waiters), std::max(others.memory_waiters, here.memory_waiters)};
+      }
+      for (const auto& [other_id, other] : gpu.clients)
+        others.memory_waiters += other_id != id && other.stays() && other.growth && gang_of(state, other) == gang;
+    }
+    if ((others.waiters > 0) != (client.sent.waiters > 0)) return fault(client, "was told otherwise whether others wait");
+    if ((others.memory_waiters > 0) != (client.sent.memory_waiters > 0))
+      return fault(client, "was told otherwise whether others wait for memory");
+  }
+  return std::nullopt;
+}
+
+size_t count_entries(const State& state, FlatMap<GangId, Gang*> GangsHere::*list) {
+  size_t count = 0;
+  for (const auto& [id, gpu] : state.gpus) count += (gpu.gangs.*list).size();
+  return count;
+}
+
+// What steps keep of gangs, against what their clients say. Tenants of which a client has changed since are looked at in the next step.
+Broken check_gang_lists(const State& state) {
+  const GangChanges& changes = state.gang_changes;
+  size_t loading = 0, lacking = 0, settled = 0, mixed = 0, needs = 0, asking_back = 0;
+  for (const auto& [id, gang] : state.gangs) {
+    const auto broken = [&](const char* what) { return name_of(gang) + ": " + what; };
+    const auto spread = state.on_several.find(id.tenant);
+    if (spread == state.on_several.end()) return broken("is on one GPU");
+    if (!spread->second->to_form) {
+      if (Broken found = check_gang(state, *spread->second, gang)) return found;
+    }
+    loading += changes.loading.contains(id);
+    if ((gang.in_turn && !gang.turn_start) != changes.loading.contains(id)) return broken("loads, or does not?");
+    for (const Gang::OnGpu& on : gang.on) {
+      const GangsHere& here = on.gpu->gangs;
+      const GangStanding listed{here.lacking.contains(id), here.settled.contains(id), here.mixed.contains(id)};
+      if (listed != on.standing) return broken("does not know its lists");
+      if (!spread->second->to_list && on.standing != standing_of(gang, on.gpu->id)) return broken("stands otherwise than its lists say");
+      lacking += listed.lacks;
+      settled += listed.settled;
+      mixed += listed.mixed;
+      ++needs;
+    }
+  }
+  for (const auto& [tenant, spread] : state.on_several) {
+    const bool listed = changes.to_form.contains(tenant) == spread->to_form && changes.to_list.contains(tenant) == spread->to_list &&
+                        changes.to_tell.contains(tenant) == spread->to_tell;
+    if (!listed || spread->changes != &changes) return "the changes of tenant " + std::to_string(tenant) + " are not known";
+    asking_back += spread->asking_back > 0;
+    if ((spread->asking_back > 0) != changes.asking_back.contains(tenant)) return "a tenant asks for its places, or does not?";
+  }
+  size_t by_need = 0;
+  for (const auto& [id, gpu] : state.gpus) by_need += gpu.gangs.by_need.size();
+  const bool same = loading == changes.loading.size() && asking_back == changes.asking_back.size() &&
+                    lacking == count_entries(state, &GangsHere::lacking) && settled == count_entries(state, &GangsHere::settled) &&
+                    mixed == count_entries(state, &GangsHere::mixed) && needs == by_need;
+  return same ? std::nullopt : Broken("gangs are listed that are none");
+}
+
 // What is kept of gangs, so that it is not looked for.
 std::optional<std::string> check_gangs(const State& state) {
   for (const auto& [gpu, around] : state.around) {
@@ -410,12 +545,14 @@ std::optional<std::string> check_invariants(const State& state) {
     if (auto found = check_tenancies(gpu)) return found;
     if (auto found = check_changes(state.config, gpu)) return found;
     if (auto found = check_ranking(state.config, gpu)) return found;
+    if (auto found = check_contention(state, gpu)) return found;
     for (const auto& [client_id, client] : gpu.clients) {
       if (auto found = check(state, gpu, client)) return found;
     }
   }
   if (clients != state.clients.size()) return "the index holds clients that left";
   if (auto found = check_gangs(state)) return found;
+  if (auto found = check_gang_lists(state)) return found;
   for (const auto& [tenant, spread] : state.spread) {
     size_t sum = 0;
     for (const auto& [gpu, count] : spread.on) sum += static_cast<size_t>(count);

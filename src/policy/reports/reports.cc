@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "policy/clients.h"
 #include "policy/gangs/gangs.h"
 #include "policy/limits/limits.h"
 #include "policy/note_texts.h"
@@ -32,17 +33,15 @@ Contenders without(const Contenders& all, const Contenders& some) {
   return {all.waiters - some.waiters, all.memory_waiters - some.memory_waiters};
 }
 
-bool has_gangs(const State& state, const Gpu& gpu) {
-  return !state.on_several.empty() &&
-         std::any_of(gpu.of_tenant.begin(), gpu.of_tenant.end(), [&](const auto& entry) { return state.on_several.contains(entry.first); });
-}
+bool has_gangs(const Gpu& gpu) { return !gpu.gangs.by_need.empty(); }
 
-// Those that may have to hear of it: where nothing has changed for all, those that have, or that wait for memory themselves.
+// Those that may have to hear of it: where nothing has changed for all, those that have, whose gangs have, or that wait for memory
+// themselves.
 void find_to_tell(const Context& context, Gpu& gpu, const Contenders& all, bool limited, Duration idle, int64_t there) {
   std::vector<Client*>& clients = gpu.contention.to_tell;
   clients.clear();
-  // Nobody may pause where several are there, so that limits are the same for all.
-  const bool plain = (!gpu.quota.limited || there > 1) && !has_gangs(context.state, gpu);
+  // Nobody may pause where several are there, so that limits are the same for all, but for gangs.
+  const bool plain = !gpu.quota.limited || (there > 1 && !has_gangs(gpu));
   const bool rules_same = gpu.contention.limited == limited && gpu.contention.idle == idle;
   const bool was_plain = gpu.contention.plain && rules_same;
   gpu.contention.plain = plain;
@@ -51,10 +50,12 @@ void find_to_tell(const Context& context, Gpu& gpu, const Contenders& all, bool 
   const Contenders told = std::exchange(gpu.contention.contenders, {all.waiters > 0, all.memory_waiters > 0});
   const Duration cost = std::exchange(gpu.contention.cost, gpu.switches.cost);
   if (!plain || !was_plain) {
+    gpu.gangs.to_tell.clear();
     for (auto& [id, client] : gpu.clients) clients.push_back(&client);
     return;
   }
-  if (told == gpu.contention.contenders && (cost == gpu.switches.cost || all.memory_waiters == 0)) {
+  clients.swap(gpu.gangs.to_tell);
+  if (told == gpu.contention.contenders && (cost == gpu.switches.cost || (all.memory_waiters == 0 && !has_gangs(gpu)))) {
     for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
     for (const ClientId id : gpu.touched) {
       if (Client* const client = context.state.find(id); client != nullptr && client->indexed.home == &gpu) clients.push_back(client);
@@ -70,8 +71,9 @@ void find_to_tell(const Context& context, Gpu& gpu, const Contenders& all, bool 
 }  // namespace
 
 const Contenders& ContentionCounts::on(const Gpu& gpu) {
-  const auto at = on_gpus_.find(gpu.id);
-  return at != on_gpus_.end() ? at->second : on_gpus_.emplace(gpu.id, all_contenders(gpu)).first->second;
+  CountedContenders& counted = gpu.contention.counted;
+  if (counted.counted_by != number_) counted = {number_, all_contenders(gpu)};
+  return counted.all;
 }
 
 // The members of a gang go on together: it is dropped when any of its GPUs is wanted, and gives them up early only when all members do.
@@ -94,6 +96,34 @@ const Gang::Contention& ContentionCounts::of(const Gang& gang) {
     found.contenders.memory_waiters = std::max(found.contenders.memory_waiters, others.memory_waiters);
   }
   return found;
+}
+
+// Whether there are others than a gang's own clients, of which there are so many at most, may be another now.
+static bool may_differ(uint32_t before, uint32_t now, size_t most) { return before != now && std::min(before, now) <= most; }
+
+void find_gangs_to_tell(Context& context, const Gpus& gpus, ContentionCounts& counts) {
+  GangChanges& changes = context.state.gang_changes;
+  if (context.state.on_several.empty()) return;
+  for (Gpu* gpu : gpus) {
+    if (!has_gangs(*gpu)) continue;
+    const Contenders now = counts.on(*gpu), before = std::exchange(gpu->gangs.contenders, now);
+    const size_t most = gpu->gangs.most_members;
+    if (!may_differ(before.waiters, now.waiters, most) && !may_differ(before.memory_waiters, now.memory_waiters, most)) continue;
+    for (const auto& [key, spread] : gpu->gangs.by_need) {
+      if (!std::exchange(spread->to_tell, true)) changes.to_tell.emplace(key.second.tenant, spread);
+    }
+  }
+  std::vector<TenantId> told;
+  for (const auto& [tenant, spread] : changes.to_tell) {
+    if (!is_among(gpus, spread->on.begin()->first)) continue;
+    spread->to_tell = false;
+    told.push_back(tenant);
+    for (const auto& [gpu_id, count] : spread->on) {
+      Gpu& gpu = context.state.gpus.at(gpu_id);
+      each_client(gpu, tenant, [&](Client& client) { gpu.gangs.to_tell.push_back(&client); });
+    }
+  }
+  for (const TenantId tenant : told) changes.to_tell.erase(tenant);
 }
 
 // No turn ends for an allocation of the gang's own, but a member beside it can give up what it has and does not need: the gang goes on only
@@ -168,7 +198,7 @@ void tell_some_ceilings(Context& context, Gpu& gpu) {
 }  // namespace
 
 void report_ceilings(Context& context, Gpu& gpu) {
-  const std::optional<ClientId> speaks = std::exchange(gpu.speaks, std::nullopt);
+  const std::optional<ClientId> speaks = std::exchange(gpu.ceilings.speaks, std::nullopt);
   const Bytes base = safe_limit(context.config(), gpu) - gpu.sums.immovable;
   if (gpu.ceilings.due || base != gpu.ceilings.base) gpu.ceilings.left = gpu.clients.size();
   gpu.ceilings.due = false;

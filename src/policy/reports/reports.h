@@ -14,8 +14,9 @@ class ContentionCounts {
 
  private:
   const uint64_t number_;
-  std::map<GpuId, Contenders> on_gpus_;
 };
+// Clients of gangs that may have to hear of contention: on all their GPUs, as what holds for a gang depends on all of these.
+void find_gangs_to_tell(Context& context, const Gpus& gpus, ContentionCounts& counts);
 void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts);
 void report_ceilings(Context& context, Gpu& gpu);
 void report_waits(Context& context, Gpu& gpu);

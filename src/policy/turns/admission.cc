@@ -67,6 +67,14 @@ bool Pressed::crowded_by(const Client& comer) const {
   return older != lacks_.begin() && std::prev(older)->bytes > taken_after(comer.joined.order);
 }
 
+Look::Look(const Context& context, Gpu& gpu)
+    : as_of(gpu.recounted.times), now(context.state, gpu, {.dropping_released = false}, context.now), pressed(context.config(), gpu) {}
+
+const Look& look_at(std::optional<Look>& look, const Context& context, Gpu& gpu) {
+  if (!look || look->as_of != gpu.recounted.times) look.emplace(context, gpu);
+  return *look;
+}
+
 bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::span<const ClientId> comers) {
   std::vector<ClientId> all(comers.begin(), comers.end());
   all.insert(all.end(), head.clients.begin(), head.clients.end());
@@ -131,7 +139,8 @@ Place place_by(const QueueKeys& keys, const PlaceTerms& terms, bool joins, Clien
 }
 
 // A gang stands where the first of its members would, and never wakes.
-Place place_of(const Context& context, const Gang& gang, bool joins) {
+template <typename TermsOn>
+Place place_of(const Context& context, const Gang& gang, bool joins, TermsOn terms_on) {
   QueueKeys keys{.priority = std::numeric_limits<int>::min(),
                  .last_used = gang.last_used,
                  .arrival = std::numeric_limits<uint64_t>::max(),
@@ -139,7 +148,7 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
   PlaceTerms terms{.wakers_pass = true};
   ClientId first = std::numeric_limits<ClientId>::max();
   for (const Gang::Member& member : gang.members) {
-    const PlaceTerms here = place_terms_on(context, *member.on);
+    const PlaceTerms& here = terms_on(*member.on);
     const QueueKeys own = keys_of(*member.is);
     keys.priority = std::max(keys.priority, own.priority);
     terms.highest = std::max(terms.highest, here.highest);
@@ -163,7 +172,9 @@ PlaceTerms place_terms_on(const Context& context, const Gpu& gpu) {
 }
 
 Place place_of(const Context& context, const PlaceTerms& terms, const Client& client) {
-  if (const Gang* gang = gang_of(context.state, client)) return place_of(context, *gang, joins_its_gang(context.state, client));
+  if (const Gang* gang = gang_of(context.state, client)) {
+    return place_of(context, *gang, joins_its_gang(context.state, client), [&](const Gpu& gpu) { return place_terms_on(context, gpu); });
+  }
   return place_by(keys_of(client), terms, false, client.id, context.now);
 }
 
@@ -184,10 +195,16 @@ struct Waiters {
 std::vector<Waiters> queue_of(Context& context, const Gpus& gpus) {
   std::vector<Waiters> queue;
   std::map<Gang*, size_t> of_gangs;
+  std::map<const Gpu*, PlaceTerms> all_terms;
+  const auto terms_on = [&](const Gpu& gpu) -> const PlaceTerms& {
+    auto at = all_terms.find(&gpu);
+    if (at == all_terms.end()) at = all_terms.emplace(&gpu, place_terms_on(context, gpu)).first;
+    return at->second;
+  };
   for (Gpu* const settled : gpus) {
     Gpu& gpu = *settled;
     if (gpu.waiting.empty()) continue;
-    const PlaceTerms terms = place_terms_on(context, gpu);
+    const PlaceTerms& terms = terms_on(gpu);
     for (const auto& [id, waiting] : gpu.waiting) {
       Client& client = *waiting;
       Gang* gang = gang_of(context.state, client);
@@ -200,7 +217,8 @@ std::vector<Waiters> queue_of(Context& context, const Gpus& gpus) {
       const auto [at, first] = of_gangs.try_emplace(gang, queue.size());
       if (first) {
         const bool joins = joins_its_gang(context.state, client);
-        queue.push_back({place_of(context, terms, client), gang, joins, joins || (client.wait.woke && terms.wakers_pass), false});
+        const Place place = place_of(context, *gang, joins, terms_on);
+        queue.push_back({place, gang, joins, joins || (client.wait.woke && terms.wakers_pass), false});
       }
       queue[at->second].clients[gpu.id].push_back(id);
     }
@@ -249,21 +267,6 @@ void hold_all_of(const Gpu& gpu, Account& account, Verdict verdict) {
   for (Client* client : account.here->waiting) set_reason(gpu, *client, verdict);
   account.held_for = reason_of(verdict);
   account.held_in_rotation = gpu.quota.mode == GpuMode::kRotation;
-}
-
-// A GPU as it is while nobody gets the lock and nobody is asked to give it up: so that each of many that wait costs little.
-struct Look {
-  Look(const Context& context, Gpu& gpu)
-      : now(context.state, gpu, {.dropping_released = false}, context.now), pressed(context.config(), gpu) {}
-
-  RoomCount now;  // without those that come; those that drop are still there
-  Pressed pressed;
-};
-using Looks = std::map<GpuId, std::optional<Look>>;
-
-const Look& look_at(std::optional<Look>& look, const Context& context, Gpu& gpu) {
-  if (!look) look.emplace(context, gpu);
-  return *look;
 }
 
 // It waits for others to leave. True: they were asked to.
@@ -361,15 +364,7 @@ WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, std::span<
     if (need(gpu.clients.at(id)) > ceiling(context.config(), gpu, gpu.clients.at(id))) return WaitReason::kNeverFits;
   }
   std::set<ClientId> leavers;
-  if (context.state.gangs.empty()) {  // else some keep places without the lock
-    for (const auto& [grant, other] : gpu.holders) {
-      if (other->stays()) leavers.insert(other->id);
-    }
-  } else {
-    for (const auto& [id, other] : gpu.clients) {
-      if (other.takes_place()) leavers.insert(id);
-    }
-  }
+  for (const Client* other : in_place(gpu)) leavers.insert(other->id);
   if (room_if(context.state, gpu, {.comers = clients, .leavers = &leavers, .departed_freed = true}, context.now).fits())
     return WaitReason::kDeparted;
   const Obstacle obstacle = room_if(context.state, gpu, {clients, &leavers}, context.now).obstacle;
@@ -380,6 +375,7 @@ void request_lock(Context& context, Gpu& gpu, Client& client) {
   if (client.holds_lock() || client.waits()) return;
   if (context.state.suspended.contains(client.tenant) && !others_run(context.state, client)) {
     client.wait.asked = client.wait.while_suspended = true;
+    note_member(client);
     return;
   }
   client.wait.woke =
@@ -505,7 +501,6 @@ static void admit_here(Context& context, Gpu& gpu, std::optional<Head>& head) {
 static void admit_with_gangs(Context& context, const Gpus& gpus) {
   Heads heads;
   Looks looks;
-  GangsInUse in_use = gangs_in_use(context.state);
   const auto admit_one = [&](Gpu& gpu, Client& client, bool wakes, bool at_once) {
     if (admit_client(context, gpu, heads[gpu.id], looks[gpu.id], client, wakes, at_once)) looks.clear();
   };
@@ -516,9 +511,8 @@ static void admit_with_gangs(Context& context, const Gpus& gpus) {
       continue;
     }
     if (gang_must_wait(context, waiters.clients)) continue;
-    looks.clear();
     if (!waiters.joins) {
-      admit_gang(context, heads, in_use, *waiters.gang, waiters.clients);
+      admit_gang(context, heads, looks, *waiters.gang, waiters.clients);
       continue;
     }
     if (complete_gang(context, waiters.clients)) continue;

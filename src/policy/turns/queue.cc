@@ -165,6 +165,8 @@ void set_reason(Client& client, WaitReason reason, bool waited_for_memory) {
   if (client.wait.reason == reason && client.wait.for_memory == waited_for_memory) return;
   Gpu* const gpu = client.indexed.home;
   if (gpu != nullptr && cannot_have_it_soon(client.wait.reason) != cannot_have_it_soon(reason)) limits_change(*gpu);
+  const bool counts_otherwise = (client.wait.reason == WaitReason::kLimit) != (reason == WaitReason::kLimit);  // for its gang's contention
+  if (counts_otherwise || client.wait.for_memory != waited_for_memory) note_member(client);
   client.wait.reason = reason;
   client.wait.for_memory = waited_for_memory;
   if (gpu == nullptr) return;

@@ -155,13 +155,35 @@ std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers&
   if (context.state.gangs.empty()) {  // else some keep places without the lock
     for (const auto& [grant, client] : gpu.holders) add(*client);
   } else {
-    for (const auto& [id, client] : gpu.clients) add(client);
+    for (const Client* client : in_place(gpu)) add(*client);
     std::erase_if(all, [&](const Party& party) { return party.doubtful && !party.must_leave && !doubtful_too; });
     for (Party& party : all) party.due = due_of(context, party, terms);
   }
   std::sort(all.begin(), all.end(), [](const Party& a, const Party& b) {
     return std::tuple(a.due, a.priority, a.first->id) < std::tuple(b.due, b.priority, b.first->id);
   });
+  return all;
+}
+
+// Those of gangs that have to leave in any case.
+std::vector<Party> rivals_on(const Context& context, const Gpu& gpu, const std::set<GangId>& rivals) {
+  std::vector<Party> all;
+  for (const GangId& id : rivals) {
+    const Gang& gang = context.state.gangs.at(id);
+    const Gang::OnGpu* const on = on_gpu(gang, gpu);
+    Party party{.must_leave = true};
+    for (size_t i = on != nullptr ? on->begin : 0; on != nullptr && i < on->end; ++i) {
+      const Client& client = *gang.members[i].is;
+      if (!client.takes_place()) continue;
+      party.doubtful |= drain_is_doubtful(context.state, client, context.now);
+      if (party.first == nullptr) {
+        party.first = &client;
+      } else {
+        party.others.push_back(&client);
+      }
+    }
+    if (party.first != nullptr) all.push_back(std::move(party));
+  }
   return all;
 }
 
@@ -219,9 +241,17 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
   Switch plan;
   plan.cost = std::max(comers.least_cost, swap_time(gpu, in, in));
 
-  std::vector<Party> candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes), doubtful_too);
-  RoomCount count(state, gpu, {.comers = comers.clients}, context.now);
-  if (!choose_leavers(candidates, count)) return std::nullopt;
+  std::vector<Party> candidates;
+  std::optional<RoomCount> counted;
+  const auto choose = [&] {
+    return choose_leavers(candidates, counted.emplace(state, gpu, WhatIf{.comers = comers.clients}, context.now));
+  };
+  if (!comers.rivals.empty()) candidates = rivals_on(context, gpu, comers.rivals);
+  if (comers.rivals.empty() || !choose()) {  // mostly they fit once those have left that have to
+    candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes), doubtful_too);
+    if (!choose()) return std::nullopt;
+  }
+  const RoomCount& count = *counted;
   std::erase_if(candidates, [](const Party& party) { return !party.leaves; });
 
   plan.in = in;
@@ -290,6 +320,7 @@ void ask_to_drop(Context& context, Gpu& gpu, Client& client, const char* why) {
     member->turn.interruption = client.turn.interruption;
     if (member->place.kept) {
       member->place.leaves = true;
+      note_place(*member);
     } else {
       ask_to_drop_as(holders > 1 ? DrainStep::kTogether : DrainStep::kAlone, context, context.state.gpus.at(member->gpu), *member, why);
     }

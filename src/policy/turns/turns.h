@@ -105,6 +105,16 @@ class Pressed {
   std::vector<Part> later_;  // by joining: what it takes for good, and all after it
   std::vector<Part> lacks_;  // by joining: the most that one of them, or of those before it, lacks and would have without those after it
 };
+// A GPU as it is while no client changes: so that each of many that wait costs little.
+struct Look {
+  Look(const Context& context, Gpu& gpu);
+
+  uint64_t as_of;  // Gpu::recounted
+  RoomCount now;   // without those that come; those that drop are still there
+  Pressed pressed;
+};
+using Looks = std::map<GpuId, std::optional<Look>>;
+const Look& look_at(std::optional<Look>& look, const Context& context, Gpu& gpu);  // looks anew if clients have changed
 void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan);
 bool cannot_have_it_soon(WaitReason reason);  // not by waiting alone
 // They would not fit if all lock holders who answer left.
