@@ -10,6 +10,10 @@ called from event to screen. Asked: under 100 ms, with viewers under 2 % of a pr
 
 The page draws what is on the screen: for the probe its GPU is scrolled to.
 
+What a delay is without a viewer: `bare` asks the scheduler as `top` does, but again at once, reads the answers and shows nothing. Its delays
+are the scheduler's part, which lets viewers look at most every 50 ms, and the machine's. The latter is also there beside each viewer
+(`sleeper_late_ms`): by how much a thread that sleeps for 5 ms, again and again, wakes up too late.
+
 At last grants of a busier load (--grant-rate) and the scheduler's processor time by the number of viewers (--counts: nine `top` and one page are
 ten, where there is a Chromium), in turn, in --pairs rounds, for each of --ways: `plain`; `raised`, the scheduler at nice
 -10; `real-time`, scheduler and clients before all else, so that no viewer has the processor that they want, as where there are more processors
@@ -293,8 +297,79 @@ class Page:
         self.browser.close()
 
 
+class Bare:
+    """Asks for what is new, and shows nothing."""
+
+    def __init__(self, _build, load):
+        self.rows, self.priorities, self.changed, self.ended = {}, {}, threading.Condition(), False
+        self.admin = socket.socket(socket.AF_UNIX)
+        self.admin.connect(load.admin_path)
+        threading.Thread(target=self.follow, daemon=True).start()
+
+    def follow(self):
+        known, rest = 0, b""
+        while not self.ended:
+            self.admin.sendall(json.dumps({"request": "status", "changes": known, "within_ms": 5000 if known else 0, "early_ms": 0,
+                                           "brief": True}).encode() + b"\n")
+            while b"\n" not in rest:
+                part = self.admin.recv(1 << 20)
+                if not part:
+                    return
+                rest += part
+            at = time.monotonic()
+            line, _, rest = rest.partition(b"\n")
+            report = json.loads(line)
+            known = report["changes"]
+            with self.changed:
+                for tenant in report.get("tenants", []):
+                    self.priorities[tenant["id"]] = tenant.get("priority", 0), at
+                for client in report.get("clients", []):
+                    if client.get("program") == PROBE.decode():
+                        self.rows = {"state": client["state"], "tenant": client["tenant"], "at": at}
+                self.changed.notify_all()
+
+    def look_at(self, _gpu):
+        pass
+
+    def shown_at(self, state, priority, patience_s):
+        def shows():
+            return self.rows and self.rows["state"] == state and self.priorities.get(self.rows["tenant"], (None,))[0] == priority
+        with self.changed:
+            if not self.changed.wait_for(shows, patience_s):
+                return None
+            return max(self.rows["at"], self.priorities[self.rows["tenant"]][1])
+
+    def last_seen(self):
+        return self.rows, self.rows and self.priorities.get(self.rows["tenant"])
+
+    def close(self):
+        self.ended = True
+        self.admin.shutdown(socket.SHUT_RDWR)
+
+
+class Sleeper:
+    """How late this machine lets one run that was asleep."""
+    SLEEP_S = 0.005
+
+    def __init__(self):
+        self.late_ms, self.ends = [], threading.Event()
+        self.thread = threading.Thread(target=self.sleep, daemon=True)
+        self.thread.start()
+
+    def sleep(self):
+        while not self.ends.is_set():
+            before = time.monotonic()
+            time.sleep(self.SLEEP_S)
+            self.late_ms.append((time.monotonic() - before - self.SLEEP_S) * 1e3)
+
+    def found(self):
+        self.ends.set()
+        self.thread.join()
+        return {"p50": percentile(self.late_ms, 0.5), "p99": percentile(self.late_ms, 0.99), "max": round(max(self.late_ms), 1)}
+
+
 def measure_delays(viewer, probe, count, pause_s, patience_s):
-    delays, missed, began = [], 0, time.monotonic()
+    delays, missed, began, sleeper = [], 0, time.monotonic(), Sleeper()
     for _ in range(count):
         time.sleep(random.uniform(pause_s / 2, pause_s * 3 / 2))
         at = time.monotonic()
@@ -306,7 +381,8 @@ def measure_delays(viewer, probe, count, pause_s, patience_s):
         else:
             delays.append((seen - at) * 1e3)
     return {"events": count, "events_per_second": round(count / (time.monotonic() - began), 2), "not_seen": missed,
-            "p50_ms": percentile(delays, 0.5), "p99_ms": percentile(delays, 0.99), "max_ms": round(max(delays), 1) if delays else None}
+            "p50_ms": percentile(delays, 0.5), "p90_ms": percentile(delays, 0.9), "p99_ms": percentile(delays, 0.99),
+            "max_ms": round(max(delays), 1) if delays else None, "sleeper_late_ms": sleeper.found()}
 
 
 def measure_costs(viewer, load, seconds):
@@ -325,13 +401,13 @@ def measure(options, rate):
     try:
         time.sleep(options.settle)
         found["no_viewer"] = measure_costs(None, load, options.seconds)
-        viewers = {"top": lambda: Top(options.build, load)}
+        viewers = {"bare": lambda: Bare(options.build, load), "top": lambda: Top(options.build, load)}
         if chromium.find():
             viewers["page"] = lambda: Page(options.build, load)
         for name, begin in viewers.items():
             viewer = begin()
             time.sleep(options.settle)
-            found[name] = measure_costs(viewer, load, options.seconds)
+            found[name] = measure_costs(viewer, load, options.seconds) if name != "bare" else {}
             if name == "top":  # in one that shows all rows
                 wanted, at = min(os.getpriority(os.PRIO_PROCESS, 0) + TOP_NICE, 19), os.getpriority(os.PRIO_PROCESS, viewer.pid)
                 if at != wanted:
@@ -435,7 +511,7 @@ def main():
     print(text)
     if options.json:
         options.json.write_text(text + "\n")
-    seen = [each[name]["from_event_to_screen"] for each in found.get("viewers", []) for name in ("top", "page") if name in each]
+    seen = [each[name]["from_event_to_screen"] for each in found.get("viewers", []) for name in ("bare", "top", "page") if name in each]
     if options.all_seen and (missed := sum(each["not_seen"] for each in seen)):
         sys.exit(f"{missed} events were not seen")
 

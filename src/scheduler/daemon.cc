@@ -151,7 +151,7 @@ Result<void> Daemon::open(const char* nvml_library) {
   clients_->serve(*engine_);
   status_writer_ = std::make_unique<StatusWriter>(loop_, reports_);
   change_watch_ = std::make_unique<ChangeWatch>(loop_, [this](uint64_t changes) {
-    for (const auto& endpoint : endpoints_) endpoint->changed(changes);
+    for (const auto& endpoint : endpoints_) endpoint->changed(changes, changes_on_gpus());
   });
   admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line, AdminSockets::Later later) {
     return answer(line, std::move(later));
@@ -161,6 +161,15 @@ Result<void> Daemon::open(const char* nvml_library) {
   if (auto ok = serve_http(); !ok) return ok;
   after_engine();
   return {};
+}
+
+ReportDesk::OnGpus Daemon::changes_on_gpus() const {
+  const EngineParts& engine = engine_->parts();
+  ReportDesk::OnGpus on_gpus;
+  for (policy::GpuId id = 0; id < engine.gpus.size(); ++id) {
+    if (engine.gpus[id].is_there()) on_gpus[engine.gpus[id].uuid_text] = engine.steps.changes_on(id);
+  }
+  return on_gpus;
 }
 
 void Daemon::take_waiting_requests_about_jobs() {

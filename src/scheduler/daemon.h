@@ -46,6 +46,7 @@ class Daemon {
   Result<void> open(const char* nvml_library);
   void start_nvml(const char* library);
   void start_mps();
+  ReportDesk::OnGpus changes_on_gpus() const;
   void take_waiting_requests_about_jobs();
   Result<void> serve_http();
   Result<void> serve_http(const HttpEndpoint::Options& options);

@@ -57,10 +57,11 @@ class Scheduler:
             return client["turns"]
 
     def answer(self, query):
-        since = int(query.removeprefix("changes=") or 0)
+        words = dict(word.split("=", 1) for word in query.split("&") if word)
+        since, gpus = int(words.get("changes", 0)), words["gpus"].split(",") if "gpus" in words else self.gpus
         with self.changed:
             self.asked += 1
-            if since and not self.changed.wait_for(lambda: self.changes > since, self.wait_s):
+            if since and not self.changed.wait_for(lambda: any(each["at"] > since and each["gpu"] in gpus for each in self.clients), self.wait_s):
                 since = 0
             return json.dumps(self.report(since)).encode()
 

@@ -357,6 +357,29 @@ class ManyGpus(unittest.TestCase):
         self.assertLess(counts.get(last, 0), drawn * (reports / (len(self.scheduler.gpus) - 2) + 2), f"{counts}, {reports} reports")
         self.assertGreater(counts[self.scheduler.gpus[0]], 0, "this one is on the screen")
 
+    def test_changes_that_are_not_on_the_screen_wake_nobody(self):
+        before, began = self.scheduler.asked, time.monotonic()
+        for _ in range(20):
+            self.scheduler.change(self.scheduler.gpus[-1])
+            time.sleep(0.1)
+        self.assertLessEqual(self.scheduler.asked - before, (time.monotonic() - began) / made_up.WAIT_S + 2)
+
+    def test_what_comes_onto_the_screen_is_asked_for(self):
+        for _ in range(3):  # a whole report may come first
+            scheduler = made_up.Scheduler(wait_s=60)
+            self.addCleanup(scheduler.close)
+            tab, last = self.browser.open(scheduler.url), scheduler.gpus[-1]
+            self.addCleanup(tab.close)
+            self.assertTrue(tab.wait_for(f"document.querySelector('[data-gpu={last}]') !== null"))
+            time.sleep(0.5)  # it waits for changes by then
+            scheduler.change(last)
+            reports = tab.evaluate("document.body.dataset.reports")
+            tab.evaluate(f"document.querySelector('[data-gpu={last}]').scrollIntoView()")
+            self.assertTrue(tab.wait_for(f"document.querySelector('[data-gpu={last}] .tenants').textContent.includes('1 running')"))
+            if tab.evaluate("document.body.dataset.reports") == reports:
+                return
+        self.fail("it was shown by the next whole report alone")
+
     def test_where_nobody_may_wait_it_asks_seldom(self):
         scheduler = made_up.Scheduler(wait_s=0)  # as the 17th page of one address is answered
         self.addCleanup(scheduler.close)

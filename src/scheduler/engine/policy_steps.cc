@@ -8,7 +8,7 @@ namespace nvshare::scheduler {
 
 const policy::Actions& PolicySteps::step(const policy::Event& event, policy::Instant now) {
   answers_ = policy::step(*state_, event, now);
-  if (is_visible(event, answers_)) ++changes_;
+  if (is_visible(event, answers_)) on_gpus_.note(event, answers_, ++changes_);
 #ifndef NDEBUG
   if (auto broken = violated_invariant()) spdlog::error("the policy violates an invariant: {}", *broken);
 #endif

@@ -9,6 +9,7 @@
 
 #include "policy/policy.h"
 #include "protocol/admin.h"
+#include "scheduler/engine/visible_changes.h"
 #include "scheduler/trace.h"
 #include "scheduler/trace_ring.h"
 
@@ -30,8 +31,9 @@ class PolicySteps {
     return ring_.read(request.after, request.last_ns, now);
   }
 
-  uint64_t changes() const { return changes_; }  // StatusReport::changes
-  void note_change() { ++changes_; }             // of something that the policy does not know
+  uint64_t changes() const { return changes_; }                              // StatusReport::changes
+  uint64_t changes_on(policy::GpuId gpu) const { return on_gpus_.on(gpu); }  // the last of them that was there
+  void note_change() { on_gpus_.note_on_all(++changes_); }                   // of something that the policy does not know
   // For tests: what is wrong in the policy's state; nothing: nothing.
   std::optional<std::string> violated_invariant() const { return policy::check_invariants(*state_); }
 
@@ -41,6 +43,7 @@ class PolicySteps {
   policy::Actions answers_;  // to the last event
   TraceRing ring_;
   uint64_t changes_ = 1;
+  ChangesOfGpus on_gpus_;
 };
 
 }  // namespace nvshare::scheduler

@@ -59,4 +59,37 @@ bool is_visible(const policy::Event& event, const policy::Actions& actions) {
   return is_visible(event) || std::any_of(actions.begin(), actions.end(), [](const policy::Action& action) { return is_visible(action); });
 }
 
+void ChangesOfGpus::note(const policy::Event& event, const policy::Actions& actions, uint64_t number) {
+  if (const auto* joined = std::get_if<policy::ClientJoined>(&event)) clients_[joined->client] = joined->gpu;
+  const auto note_one = [&](const auto& what) {
+    if constexpr (requires { what.client; }) note_of(what.client, number);
+    if constexpr (requires { what.gpu; }) note_on(what.gpu, number);
+    constexpr bool is_of_client = requires { what.client; };
+    constexpr bool is_of_tenant = requires { what.tenant; };
+    constexpr bool is_of_all = requires { what.config; };
+    if constexpr (is_of_all || (is_of_tenant && !is_of_client)) note_on_all(number);  // wherever the tenant's clients are
+  };
+  std::visit(note_one, event);
+  const auto note_action = [&](const auto& action) {
+    if constexpr (requires { action.gpu; }) {
+      if (action.gpu) note_on(*action.gpu, number);  // a note
+    }
+    note_of(action.client, number);
+  };
+  for (const policy::Action& action : actions) std::visit(note_action, action);
+  if (const auto* left = std::get_if<policy::ClientLeft>(&event)) clients_.erase(left->client);
+}
+
+uint64_t ChangesOfGpus::on(policy::GpuId gpu) const { return std::max(on_all_, gpu < on_gpus_.size() ? on_gpus_[gpu] : 0); }
+
+void ChangesOfGpus::note_on(policy::GpuId gpu, uint64_t number) {
+  if (gpu >= on_gpus_.size()) on_gpus_.resize(gpu + 1);
+  on_gpus_[gpu] = number;
+}
+
+void ChangesOfGpus::note_of(policy::ClientId client, uint64_t number) {
+  const auto at = clients_.find(client);
+  if (at != clients_.end()) note_on(at->second, number);
+}
+
 }  // namespace nvshare::scheduler

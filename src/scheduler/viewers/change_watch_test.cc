@@ -122,5 +122,46 @@ TEST(VisibleChanges, TurnsAndLimitsAreSeenAtOnceFiguresAreNot) {
   EXPECT_FALSE(is_visible(policy::Event(policy::Tick{}), {policy::SendContention{}}));
 }
 
+policy::ClientJoined joined(policy::ClientId client, policy::GpuId gpu) {
+  policy::ClientJoined event{};
+  event.client = client;
+  event.gpu = gpu;
+  return event;
+}
+
+TEST(VisibleChanges, AreOnTheGpusOfWhomTheyAreAbout) {
+  ChangesOfGpus changes;
+  EXPECT_EQ(changes.on(3), 0u);
+  changes.note(joined(7, 0), {}, 2);
+  changes.note(joined(8, 2), {}, 3);
+  EXPECT_EQ(changes.on(0), 2u);
+  EXPECT_EQ(changes.on(1), 0u);
+  EXPECT_EQ(changes.on(2), 3u);
+  changes.note(policy::LockRequested{7}, {policy::SendLock{7}}, 4);
+  EXPECT_EQ(changes.on(0), 4u);
+  EXPECT_EQ(changes.on(2), 3u);
+  changes.note(policy::Tick{}, {policy::SendDrop{8}}, 5);
+  EXPECT_EQ(changes.on(0), 4u);
+  EXPECT_EQ(changes.on(2), 5u) << "whose turn ends by the clock";
+  changes.note(policy::Tick{}, {policy::Note{policy::Note::Level::kInfo, 0, "", 1}}, 6);
+  EXPECT_EQ(changes.on(1), 6u);
+  changes.note(policy::ClientLeft{7, true}, {policy::SendLock{8}}, 7);
+  EXPECT_EQ(changes.on(0), 7u) << "where it was";
+  EXPECT_EQ(changes.on(2), 7u) << "and where another one runs now";
+  changes.note(policy::Tick{}, {policy::SendDrop{7}}, 8);
+  EXPECT_EQ(changes.on(0), 7u) << "it is known no more";
+}
+
+TEST(VisibleChanges, OfATenantOrOfAllAreOnAllGpus) {
+  ChangesOfGpus changes;
+  changes.note(joined(7, 1), {}, 2);
+  changes.note(policy::TenantPriority{1, 5}, {}, 3);
+  for (policy::GpuId gpu = 0; gpu < 4; ++gpu) EXPECT_EQ(changes.on(gpu), 3u);
+  changes.note(policy::ConfigChanged{}, {}, 4);
+  EXPECT_EQ(changes.on(0), 4u);
+  changes.note_on_all(5);
+  EXPECT_EQ(changes.on(1), 5u);
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

@@ -34,8 +34,8 @@ class Endpoint final : public HttpEndpoint {
     thread_.join();
   }
 
-  void changed(uint64_t changes) override {
-    desk_->changed(changes);
+  void changed(uint64_t changes, ReportDesk::OnGpus on_gpus) override {
+    desk_->changed(changes, std::move(on_gpus));
     server_.look();
   }
   void stop_asking() override { desk_->close(); }

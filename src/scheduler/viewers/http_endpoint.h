@@ -26,8 +26,9 @@ class HttpEndpoint {
   // Takes milliseconds.
   virtual ~HttpEndpoint() = default;
 
-  // admin::StatusReport::changes is another number now: browsers that wait for that are answered. Any thread.
-  virtual void changed(uint64_t changes) = 0;
+  // admin::StatusReport::changes is another number now, and these are the last ones on each GPU (ReportDesk::changed): browsers that wait
+  // for that are answered. Any thread.
+  virtual void changed(uint64_t changes, ReportDesk::OnGpus on_gpus = {}) = 0;
 
   // From the loop's thread, before the loop or what `look` needs goes away: no report is asked for from then on.
   virtual void stop_asking() = 0;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/fd.h"
@@ -41,12 +42,35 @@ bool are_equal(const std::string& a, const std::string& b) {
   return differ == 0;
 }
 
-// Of "changes=17"; nullopt: it says something else, or nothing.
+// Of "changes=17&gpus=GPU-a,GPU-b": of `name` "gpus" what follows its '='; nullopt: it is not there.
+std::optional<std::string_view> value_of(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view word = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(word.size() + 1, query.size()));
+    if (word.size() > name.size() && word.substr(0, name.size()) == name && word[name.size()] == '=') return word.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+
+// Nullopt: the query says no such number.
 std::optional<uint64_t> changes_of(const std::string& query) {
-  constexpr char kName[] = "changes=";
-  if (query.rfind(kName, 0) != 0) return std::nullopt;
-  const Result<int64_t> number = parse_integer(query.substr(sizeof kName - 1), 0, INT64_MAX);
+  const std::optional<std::string_view> text = value_of(query, "changes");
+  if (!text) return std::nullopt;
+  const Result<int64_t> number = parse_integer(std::string(*text), 0, INT64_MAX);
   return number ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
+}
+
+// The latest change that the query asks about: on the GPUs that it names, else on any.
+uint64_t asked_changes(const ReportDesk& desk, const std::string& query) {
+  std::optional<std::string_view> gpus = value_of(query, "gpus");
+  if (!gpus) return desk.changes();
+  uint64_t latest = 0;
+  while (!gpus->empty()) {
+    const std::string_view gpu = gpus->substr(0, gpus->find(','));
+    gpus->remove_prefix(std::min(gpu.size() + 1, gpus->size()));
+    latest = std::max(latest, desk.changes_on(gpu));
+  }
+  return latest;
 }
 
 // "127.0.0.1:9402", "[::1]", "localhost:80": what no name server has a say in.
@@ -83,7 +107,7 @@ class PageSite final : public HttpSite {
   }
   bool has_news(const HttpRequest& request) const override {
     const std::optional<uint64_t> known = request.path == "/status.json" ? changes_of(request.query) : std::nullopt;
-    return !known || *known < desk_->changes() || !is_allowed(request);
+    return !known || *known < asked_changes(*desk_, request.query) || !is_allowed(request);
   }
   void round_is_over() override { is_too_busy_ = false; }
   std::string where() const override { return "the page is at /"; }
@@ -111,7 +135,12 @@ class PageSite final : public HttpSite {
       refusal.headers = "WWW-Authenticate: Bearer\r\n";
       return refusal;
     }
-    const uint64_t known = changes_of(request.query).value_or(UINT64_MAX), changes_min = known < desk_->changes() ? desk_->changes() : 0;
+    uint64_t known = changes_of(request.query).value_or(UINT64_MAX), changes_min = 0;
+    if (known < asked_changes(*desk_, request.query)) {
+      changes_min = desk_->changes();
+    } else {
+      known = UINT64_MAX;  // its patience is over: all of it, whatever happened on other GPUs
+    }
     const ReportDesk::Report now = is_too_busy_ ? nullptr : desk_->fresh(kReportLivesNs, changes_min);
     is_too_busy_ = !now;
     if (!now) return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));

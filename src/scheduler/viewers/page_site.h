@@ -4,7 +4,8 @@
 // - The JSON is shared by all browsers that ask, and the report with every `top` (shared_reports.h): whatever their number, it is made at
 //   most about three times a second, and besides once for each change that they wait for (change_watch.h), at most every 50 ms.
 // - /status.json?changes=N is answered with what is new since then (protocol/report_changes.h) once StatusReport::changes is beyond N, or
-//   with all two seconds later: the page shows changes at once, and asks seldom where there are none.
+//   with all three seconds later: the page shows changes at once, and asks seldom where there are none. With &gpus=UUID,UUID a change on
+//   one of these is waited for.
 // - Without a token the page is for a browser on this machine: the Host header must be an IP address or "localhost", so that a web site
 //   whose name was made to stand for 127.0.0.1 (DNS rebinding) reads nothing.
 // - With a token the JSON is answered only to who has it (Authorization: Bearer TOKEN). The static files hold no secret.

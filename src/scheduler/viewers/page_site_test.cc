@@ -178,6 +178,33 @@ TEST_F(PageSiteTest, WhatIsNewIsAnsweredWhenItIsThere) {
   EXPECT_TRUE(report->tenants.empty()) << "the viewer has it";
 }
 
+// Beside changes on other GPUs one on these is waited for, and in the end the answer is all of it.
+TEST_F(PageSiteTest, WhatIsNewOnTheNamedGpusIsWaitedFor) {
+  start();
+  loop_.post([this] { report_.epoch = report_.changes = 9; });
+  endpoint_->changed(9, {{"GPU-a", 7}, {"GPU-b", 9}});
+  const auto is_news = [&](const std::string& gpus) {
+    return body_of(ask("GET /status.json?changes=7&gpus=" + gpus)).find("\"since\":7") != std::string::npos;
+  };
+  EXPECT_TRUE(is_news("GPU-b"));
+  EXPECT_TRUE(is_news("GPU-a,GPU-b"));
+  EXPECT_TRUE(is_news("GPU-of-another-day")) << "what is not known may have changed";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(is_news("GPU-a"));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2900));
+  std::thread change([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    loop_.post([this] {
+      report_.changes = 10;
+      endpoint_->changed(10, {{"GPU-a", 10}, {"GPU-b", 9}});
+    });
+  });
+  EXPECT_TRUE(is_news("GPU-a"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(5800)) << "its own three seconds are not over";
+  change.join();
+  EXPECT_FALSE(is_news("")) << "no GPU is on the screen";
+}
+
 // Waiting holds no connections that others need: of one address only so many wait, and the next is answered at once.
 TEST_F(PageSiteTest, ViewersThatWaitKeepNobodyOut) {
   start();

@@ -27,6 +27,18 @@ ReportDesk::Report ReportDesk::fresh(int64_t age_max_ns, uint64_t changes_min) {
   return look_ && is_granted() ? report_ : nullptr;
 }
 
+void ReportDesk::changed(uint64_t changes, OnGpus on_gpus) {
+  Lock lock(mutex_);
+  on_gpus_.swap(on_gpus);
+  changes_.store(changes, std::memory_order_release);
+}
+
+uint64_t ReportDesk::changes_on(std::string_view gpu) const {
+  Lock lock(mutex_);
+  const auto at = on_gpus_.find(gpu);
+  return at != on_gpus_.end() ? at->second : changes();
+}
+
 void ReportDesk::ask_for_report() {
   Look look;
   int64_t age_max_ns = 0;

@@ -6,7 +6,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "base/mutex.h"
 #include "loop/event_loop.h"
@@ -28,9 +31,11 @@ class ReportDesk : public std::enable_shared_from_this<ReportDesk> {
   // at most. Null: the loop was too busy, or the desk is closed.
   Report fresh(int64_t age_max_ns, uint64_t changes_min = 0);
 
-  // admin::StatusReport::changes, as they are now.
-  void changed(uint64_t changes) { changes_.store(changes, std::memory_order_release); }
+  // admin::StatusReport::changes, as they are now, and the last of them on each GPU, by its UUID. A GPU that is missing may have changed.
+  using OnGpus = std::map<std::string, uint64_t, std::less<>>;
+  void changed(uint64_t changes, OnGpus on_gpus);
   uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
+  uint64_t changes_on(std::string_view gpu) const;
 
   // From then on no report is asked for, and who waits for one has none. From the loop's thread, before what `look` needs goes away.
   void close();
@@ -44,13 +49,14 @@ class ReportDesk : public std::enable_shared_from_this<ReportDesk> {
   EventLoop& loop_;
   std::atomic<uint64_t> changes_ = 0;
   // Whoever holds it waits for nothing else; the loop holds it only to take or put a report.
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Condition changed_;
   Look look_ GUARDED_BY(mutex_);  // empty: closed
   Report report_ GUARDED_BY(mutex_);
   uint64_t wishes_ GUARDED_BY(mutex_) = 0;   // that the loop was asked for
   uint64_t granted_ GUARDED_BY(mutex_) = 0;  // of them
   bool wanted_ GUARDED_BY(mutex_) = false;   // the last one is not begun: more may join it
+  OnGpus on_gpus_ GUARDED_BY(mutex_);
   int64_t age_max_ns_ GUARDED_BY(mutex_) = 0;
   uint64_t changes_min_ GUARDED_BY(mutex_) = 0;
 };

@@ -1,9 +1,12 @@
-// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every three seconds, keeps five minutes of it, and draws;
-// and between for what is new, which is answered when there is something. GPUs on the screen are drawn at once, of the others one with each
-// report, so that a node with many costs little. Names come from programs that nobody trusts: they become text of the document, never markup.
+// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every three to five seconds, keeps five minutes of it,
+// and draws; and between for what is new on the GPUs that are on the screen, which is answered when there is something. These are drawn at
+// once, of the others one with each report, so that a node with many costs little. Names come from programs that nobody trusts: they become
+// text of the document, never markup.
 'use strict';
 (() => {
   const kAllMs = 3000, kHiddenMs = 5000, kPatienceMs = 5000;
+  // All of it may come later where news came meanwhile: they have the amounts of what has changed, too.
+  const kAllLateMs = 5000, kNewsForLate = 2;
   // After an answer, at least. News come at once while changes are few; where they never end they take such a share of a processor, in the
   // long run, besides the report of each three seconds: of a look the time that is seen here, and what it takes of the browser besides. Seen is
   // the median of the last ones: where others have the processor, one takes far longer than it uses.
@@ -69,6 +72,14 @@
     return sums;
   };
 
+  // A cell between two reports that are further apart was as the later one says, which tells of that time, too.
+  const fillGap = (cells) => {
+    const [earlier, later] = cells.slice(-2);
+    if (!later || later.at !== earlier.at + 2) return;
+    const tenants = new Map([...later.tenants].map(([tenant, entry]) => [tenant, {...entry}]));
+    cells.splice(-1, 0, {at: later.at - 1, foreign: later.foreign, tenants});
+  };
+
   const remember = (report, now) => {
     const uptime = report.uptime_ns / 1e6;  // of the report, which may have been made for another viewer
     if (epoch !== report.epoch) { past.clear(); letters.clear(); before = null; epoch = report.epoch; }
@@ -93,6 +104,7 @@
         markOf(tenant);
       }
       for (const [tenant, entry] of cell.tenants) if (!sums.has(tenant)) entry.resident = 0;
+      fillGap(history.cells);
       const was = before && before.usage.get(gpu.uuid);
       history.rates = was && took > 0
         ? {out: (gpu.usage.swapped_out - was.swapped_out) / took * 1e3, in: (gpu.usage.swapped_in - was.swapped_in) / took * 1e3} : null;
@@ -238,34 +250,41 @@
     draw(svg, nodes);
   };
 
-  // rows: [{key, mark?, cells: [text]}]; the first cell is the row's header. Rows that stay keep their elements, and so the reader's place.
-  const fillTable = (table, rows) => {
-    const body = table.tBodies[0], columns = [...table.tHead.rows[0].cells];
-    const old = new Map([...body.rows].map((row) => [row.dataset.key, row]));
-    rows.forEach((wanted, index) => {
-      const key = String(wanted.key);
-      let row = old.get(key);
-      old.delete(key);
-      if (!row) {
-        row = document.createElement('tr');
-        row.dataset.key = key;
-        columns.forEach((column, i) => {
-          const cell = document.createElement(i === 0 ? 'th' : 'td');
-          if (i === 0) cell.scope = 'row';
-          if (column.classList.contains('number')) cell.className = 'number';
-          if (i === 0 && wanted.mark) {
-            const swatch = document.createElement('span');
-            swatch.className = `swatch ${wanted.mark.colour}`;
-            swatch.textContent = wanted.mark.letter;
-            cell.append(swatch, document.createElement('span'));
-          }
-          row.append(cell);
-        });
+  const newRow = (table, wanted) => {
+    const row = document.createElement('tr');
+    [...table.tHead.rows[0].cells].forEach((column, i) => {
+      const cell = document.createElement(i === 0 ? 'th' : 'td');
+      if (i === 0) cell.scope = 'row';
+      if (column.classList.contains('number')) cell.className = 'number';
+      if (i === 0 && wanted.mark) {
+        const swatch = document.createElement('span');
+        swatch.className = `swatch ${wanted.mark.colour}`;
+        swatch.textContent = wanted.mark.letter;
+        cell.append(swatch, document.createElement('span'));
       }
-      if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
-      wanted.cells.forEach((text, i) => setText(i === 0 && wanted.mark ? row.cells[0].lastChild : row.cells[i], text));
+      row.append(cell);
     });
-    for (const row of old.values()) row.remove();
+    return row;
+  };
+  // rows: [{key, mark?, cells: [text]}]; the first cell is the row's header. Rows that stay keep their elements, and so the reader's place.
+  const filled = new WeakMap();  // table -> its rows: Map(key -> {row, texts}) in their order, so that the document need not be asked
+  const fillTable = (table, rows) => {
+    const body = table.tBodies[0], old = filled.get(table) || new Map(), keys = new Set(rows.map((wanted) => wanted.key));
+    for (const [key, {row}] of old) if (!keys.has(key)) row.remove();
+    const before = [...old.keys()].filter((key) => keys.has(key)), now = new Map();
+    let moves = false;  // from the first row on that is new, or elsewhere
+    rows.forEach((wanted, index) => {
+      const {row, texts} = old.get(wanted.key) || {row: newRow(table, wanted), texts: []};
+      now.set(wanted.key, {row, texts});
+      moves ||= before[index] !== wanted.key;
+      if (moves) body.append(row);
+      wanted.cells.forEach((text, i) => {
+        if (texts[i] === text) return;
+        texts[i] = text;
+        (i === 0 && wanted.mark ? row.cells[0].lastChild : row.cells[i]).textContent = text;
+      });
+    });
+    filled.set(table, now);
   };
 
   const showFacts = (list, facts) => {
@@ -296,7 +315,9 @@
     for (const {target, isIntersecting} of entries) {
       const uuid = target.dataset.gpu, came = isIntersecting && !onScreen.has(uuid);
       if (isIntersecting) onScreen.add(uuid); else onScreen.delete(uuid);
-      if (came) showAgain(uuid);
+      if (!came) continue;
+      showAgain(uuid);
+      askAnew();
     }
   }, {rootMargin: kNearScreen});
   const panelOf = (gpu, clients) => {
@@ -324,7 +345,7 @@
   const showGpu = (report, view, index, now, charts) => {
     const {gpu, sums, history} = view, clients = report.clients.filter((client) => client.gpu === gpu.uuid);
     const panel = panelOf(gpu, clients.length), find = (selector) => panel.querySelector(selector);
-    const tenants = new Map(report.tenants.map((tenant) => [tenant.id, tenant]));
+    const tenants = report.tenantsById;
     const nameOf = (id) => (tenants.has(id) ? tenants.get(id).name : '?');
     const title = `GPU ${index}: ${gpu.name}`;
     setText(find('h2'), title);
@@ -406,20 +427,20 @@
   // For how long it has been in its state: what is left out of news has its time of an earlier report.
   const sinceOf = (client, report) => client.since_ns + report.uptime_ns - client.toldAt;
   const toldNow = (report) => { for (const client of report.clients) client.toldAt = report.uptime_ns; };
+  const byIds = (all) => new Map(all.map((each) => [each.id, each]));
 
   // What is new since `latest`, put into it: clients in the order of `there`. False: it is of another one.
   const complete = (news) => {
     if (!latest || news.epoch !== latest.epoch || news.pid !== latest.pid || news.since !== latest.changes) return false;
     toldNow(news);
-    const known = new Map(latest.clients.map((client) => [client.id, client]));
+    const known = byIds(latest.clients), tenantsById = latest.tenantsById;
     for (const client of news.clients) known.set(client.id, client);
-    const tenants = new Map(latest.tenants.map((tenant) => [tenant.id, tenant]));
-    for (const tenant of news.tenants) tenants.set(tenant.id, tenant);
+    for (const tenant of news.tenants) tenantsById.set(tenant.id, tenant);
     const changed = new Set(news.clients.map((client) => client.gpu));  // GPUs
     const there = new Set(news.there), newTenants = new Set(news.tenants.map((tenant) => tenant.id));
     for (const client of latest.clients) if (!there.has(client.id)) changed.add(client.gpu);
     for (const client of known.values()) if (newTenants.has(client.tenant)) changed.add(client.gpu);
-    latest = {...news, clients: news.there.map((id) => known.get(id)).filter(Boolean), tenants: [...tenants.values()]};
+    latest = {...news, clients: news.there.map((id) => known.get(id)).filter(Boolean), tenants: [...tenantsById.values()], tenantsById};
     latest.gpus.forEach((gpu, index) => {
       if (!changed.has(gpu.uuid) || !onScreen.has(gpu.uuid)) return;  // a new GPU comes with the next whole report
       const sums = sumsOf(latest, gpu);
@@ -437,7 +458,7 @@
     sessionStorage.setItem(kTokenKey, token);
     history.replaceState(null, '', location.pathname);
   }
-  let held = false, timer = 0, answeredAt = 0, allAt = 0, savedMs = kSavedMs, savedAt = 0;
+  let held = false, timer = 0, answeredAt = 0, allAt = 0, newsSince = 0, savedMs = kSavedMs, savedAt = 0;
   const say = (text, lost) => {
     setText(byId('connection'), text);
     byId('connection').classList.toggle('lost', lost);
@@ -447,9 +468,10 @@
     byId('ask').hidden = false;
     byId('token').focus();
   };
+  const allDueAt = () => allAt + (newsSince < kNewsForLate ? kAllMs : kAllLateMs);
   const next = (late) => {
     clearTimeout(timer);
-    const all = Math.max(allAt + kAllMs - performance.now(), kApartMs);
+    const all = Math.max(allDueAt() - performance.now(), kApartMs);
     const wait = document.hidden ? kHiddenMs : late ? kAllMs : Math.min(Math.max(kApartMs, -savedMs / kShare), all);
     if (!held) timer = setTimeout(poll, wait);
   };
@@ -460,10 +482,12 @@
     return [...looks].sort((a, b) => a - b)[(looks.length - 1) >> 1];
   };
   const take = (report, now) => {
+    newsSince = report.since ? newsSince + 1 : 0;
     if (report.since) {
       if (!complete(report)) latest = null;  // all of it, next
     } else {
       latest = report;
+      latest.tenantsById = byIds(report.tenants);
       toldNow(report);
       allAt = now;
       show(report, now);
@@ -472,31 +496,43 @@
     savedMs = Math.min(kSavedMs, savedMs + kShare * (now - savedAt)) - spent;
     savedAt = now;
   };
-  let asking = 0;
+  let asking = 0, waiting = null;  // the question that waits for news, to be taken back
+  // Of other GPUs: one that came onto the screen may have changed since.
+  const askAnew = () => {
+    if (!waiting) return;
+    ++asking;
+    waiting.abort();
+    waiting = null;
+    next(false);
+  };
   async function poll() {
     const token = sessionStorage.getItem(kTokenKey), mine = ++asking;
-    const waits = latest && latest.changes && !document.hidden && performance.now() - allAt < kAllMs;
-    const askedAt = performance.now();
+    const waits = latest && latest.changes && !document.hidden && performance.now() < allDueAt();
+    const askedAt = performance.now(), question = new AbortController(), patience = setTimeout(() => question.abort(), kPatienceMs);
     let late = false;  // the next question: after what failed, or was answered with all of it at once, as where too many wait
+    waiting = waits ? question : null;
     try {
-      const answer = await fetch(waits ? `status.json?changes=${latest.changes}` : 'status.json', {
-        cache: 'no-store', credentials: 'omit', signal: AbortSignal.timeout(kPatienceMs),
-        headers: token ? {Authorization: `Bearer ${token}`} : {},
+      const answer = await fetch(waits ? `status.json?changes=${latest.changes}&gpus=${[...onScreen].join()}` : 'status.json', {
+        cache: 'no-store', credentials: 'omit', signal: question.signal, headers: token ? {Authorization: `Bearer ${token}`} : {},
       });
       if (answer.status === 401) return askForToken(token ? 'The token is wrong' : 'The scheduler asks for a token');
       const report = await answer.json();
       if (!answer.ok) throw new Error(report.error);
-      answeredAt = performance.now();
       if (mine !== asking || held) return;  // another question was asked since, or the picture is held still
+      answeredAt = performance.now();
       late = waits && !report.since && answeredAt - askedAt < kAllMs / 2;
       take(report, answeredAt);
       if (!held) say('Live', false);
     } catch (problem) {
+      if (mine !== asking) return;
       late = true;
       latest = null;
       const age = answeredAt ? `, figures are ${seconds((performance.now() - answeredAt) * 1e6)} old` : '';
       say(`No answer from the scheduler${age}`, true);
       console.warn(problem);
+    } finally {
+      clearTimeout(patience);
+      if (mine === asking) waiting = null;
     }
     if (mine === asking) next(late);
   }
