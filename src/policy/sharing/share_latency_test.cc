@@ -133,7 +133,8 @@ INSTANTIATE_TEST_SUITE_P(
                       ServerMix{"2 trainers, periodic, server of 10 ms", slices(0.9), beside(2, {periodic, small})},
                       ServerMix{"2 periodic, server of 10 ms", slices(0.9), beside(0, {periodic, periodic, small})},
                       ServerMix{"3 periodic", slices(0.9), beside(0, {periodic, periodic, periodic})},
-                      ServerMix{"2 that pause between steps, server of 10 ms", slices(0.9), beside(0, {steps, steps, small})}));
+                      ServerMix{"2 that pause between steps, server of 10 ms", slices(0.9), beside(0, {steps, steps, small})},
+                      ServerMix{"2 that pause between steps, 2 servers", fill(0.95, 1.05), beside(0, {steps, steps, middle, middle})}));
 
 }  // namespace
 }  // namespace nvshare::policy::testing

@@ -65,18 +65,19 @@ bool comes(const Context& context, const Gpu& gpu, const Client& client) {
 }
 
 // As far as is known: it runs beside the others, or ended its last turn by itself. Of one that is measured it is taken for granted until
-// that is known.
-bool leaves_gaps(const Context& context, const Client& client) {
+// that is known; a pause of one that else works all the time tells nothing, nor do those between a server's requests.
+bool leaves_gaps(const Context& context, const Gpu& gpu, const Client& client) {
+  if (gang_of(context.state, client) != nullptr) return false;
   const ShareMember& share = client.share;
-  return (share.beside_until > context.now || share.gaps_in_row > 0 || (share.measured && share.gappy)) &&
-         gang_of(context.state, client) == nullptr;
+  if (share.measured && share.group == 0) return share.gappy && !gpu.share_trial.seldom.contains(client.id);
+  return share.beside_until > context.now || share.gaps_in_row > 0 || (share.measured && share.gappy);
 }
 
 bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& client) {
-  if (!gpu.share_turn.bursts_apart() || !leaves_gaps(context, client) || context.now >= client.wait.since + kLeast) return false;
+  if (!gpu.share_turn.bursts_apart() || !leaves_gaps(context, gpu, client) || context.now >= client.wait.since + kLeast) return false;
   if (client.share.soon_in_row < kSoonInRow) return false;
   return std::any_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
-    return leaves_gaps(context, *entry.second) && burst_group_of(gpu, *entry.second) != burst_group_of(gpu, client);
+    return leaves_gaps(context, gpu, *entry.second) && burst_group_of(gpu, *entry.second) != burst_group_of(gpu, client);
   });
 }
 
@@ -89,7 +90,7 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
     if (moment.learns && moment.apart_for >= kLongMoment / 2)
       client.share.gappy = unused_in(client, moment.began, context.now) >= kLongMoment / kGappyPart;
     if (client.past.released_at > moment.began) client.share.held_moments = 0;
-    if (!client.holds_lock() || !leaves_gaps(context, client) || client.turn.granted_at > moment.began) continue;
+    if (!client.holds_lock() || !leaves_gaps(context, gpu, client) || client.turn.granted_at > moment.began) continue;
     client.share.held_moments += moments;
     if (client.share.held_moments < kHeldMoments) continue;
     client.share.held_moments = 0;
@@ -103,13 +104,16 @@ void begin_moment(const Context& context, ShareTurn& turn, Duration lasts, bool 
   turn.moment = {.learns = learns, .seen_at = context.now, .began = context.now, .until = context.now + lasts};
 }
 
-// Whether several groups want the GPU, of which a client leaves gaps, or may: then a moment may begin.
+// Whether several groups want the GPU, of which a client leaves gaps, or may: then a moment may begin. In it all give the GPU up in each
+// pause, which costs those that work all the time: where nothing but measurement says how they share, they are no reason for it.
 bool bursts_meet(Context& context, Gpu& gpu) {
   std::set<uint64_t> groups;
-  bool gaps = gpu.share_turn.moment && gpu.share_turn.moment->learns;
+  const bool learns = gpu.share_turn.moment && gpu.share_turn.moment->learns;
+  bool gaps = learns;
   const auto add = [&](const Client& client) {
-    groups.insert(burst_group_of(gpu, client));
-    gaps |= leaves_gaps(context, client);
+    const bool leaves = leaves_gaps(context, gpu, client);
+    gaps |= leaves;
+    if (leaves || learns || client.share.group != 0) groups.insert(burst_group_of(gpu, client));
   };
   for (const auto& [grant, client] : gpu.holders) add(*client);
   for (const auto& [id, client] : gpu.waiting) add(*client);

@@ -40,6 +40,7 @@ struct Program {
   int drops_in = 0, idle = 0, wakes_in = 0;  // steps
   double left = 0;
   Duration release = 0;
+  int put_apart = 0;  // how often it was told to give the GPU up in pauses
   double work = 0, told = 0;
   Instant waits_since = 0;
   Duration longest_wait = 0;
@@ -124,7 +125,7 @@ class Machine {
       if (const auto* lock = std::get_if<SendLock>(&action)) take(*lock);
       if (const auto* drop = std::get_if<SendDrop>(&action)) programs_.at(drop->client).drops_in = steps(1);
       if (const auto* ask = std::get_if<SendAskProgress>(&action)) answer(*ask);
-      if (const auto* told = std::get_if<SendContention>(&action)) programs_.at(told->client).release = told->idle_release;
+      if (const auto* told = std::get_if<SendContention>(&action)) take(*told);
     }
   }
 
@@ -137,6 +138,11 @@ class Machine {
     program.drops_in = program.idle = 0;
     program.longest_wait = std::max(program.longest_wait, now_ - program.waits_since);
     story_ += std::to_string(now_ / kMs) + ":" + std::to_string(lock.client) + " ";
+  }
+  void take(const SendContention& told) {
+    Program& program = programs_.at(told.client);
+    program.put_apart += told.idle_release > 0 && told.idle_release != program.release;
+    program.release = told.idle_release;
   }
   void answer(const SendAskProgress& ask) {
     ++asked_;
