@@ -27,6 +27,7 @@ constexpr int64_t kOdd = 8;                          // times as much or as litt
 constexpr int kOddLooks = 2;                         // in a row: other work, so that all is measured anew
 constexpr int64_t kOddLeast = 8;                     // submissions
 constexpr int kLooksToWork = 4;                      // in a row, and one that worked seldom does so all the time
+constexpr int kLooksToWorkMost = 32;                 // each time that one does asks for twice as many: a busy server's requests often meet
 constexpr size_t kClientsMost = 16;                  // with more of them a spell is too short for turns
 constexpr uint64_t kWorkMost = 1 << 22;              // in a spell: ten million submissions a second
 constexpr int64_t kBetter = kGainParts * 103 / 100;  // of the work done together: a win of turns
@@ -182,7 +183,8 @@ void end_look(Context& context, Gpu& gpu) {
     const auto seldom = trial.seldom.find(id);
     if (seldom != trial.seldom.end()) {
       seldom->second = works ? seldom->second + 1 : 0;
-      if (seldom->second < kLooksToWork) continue;
+      if (seldom->second < std::max(trial.spells.looks_to_work, kLooksToWork)) continue;
+      trial.spells.looks_to_work = std::min(2 * std::max(trial.spells.looks_to_work, kLooksToWork), kLooksToWorkMost);
       trial.seldom.erase(seldom);
       trial.works_changed = true;
     }
@@ -211,12 +213,15 @@ void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   ShareTrial& trial = gpu.share_trial;
   trial.confirms = is_to_confirm(trial, mix);
   if (mix != trial.mix || trial.works_changed) forget_wins(trial);
+  if (mix != trial.mix) trial.spells.looks_to_work = 0;
   trial.mix = std::move(mix);
   trial.second = false;
   trial.spells.rates.clear();
   trial.spells.odd_looks = 0;
   for (auto& pieces : trial.spells.counted) pieces.clear();
-  trial.seldom.clear();
+  // A server that works for all of a spell by chance still works seldom: the moment that begins now tells, and looks do.
+  std::erase_if(trial.seldom, [&](const auto& entry) { return !std::binary_search(trial.mix.begin(), trial.mix.end(), entry.first); });
+  for (auto& [id, looks] : trial.seldom) looks = 0;
   trial.left.clear();
   trial.failed = trial.works_changed = false;
   if (!trial.confirms) --trial.spare;

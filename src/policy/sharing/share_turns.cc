@@ -89,6 +89,7 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
   for (auto& [id, client] : gpu.clients) {
     if (moment.learns && moment.apart_for >= kLongMoment / 2)
       client.share.gappy = unused_in(client, moment.began, context.now) >= kLongMoment / kGappyPart;
+    if (!client.share.gappy) gpu.share_trial.seldom.erase(id);
     if (client.past.released_at > moment.began) client.share.held_moments = 0;
     if (!client.holds_lock() || !leaves_gaps(context, gpu, client) || client.turn.granted_at > moment.began) continue;
     client.share.held_moments += moments;
