@@ -47,6 +47,7 @@ class Config:
         self.plan = getattr(args, "plan", "auto")
         self.rows = getattr(args, "rows", "")
         self.mixes = [mix.strip() for mix in getattr(args, "mixes", "").split(";") if mix.strip()]
+        self.ways = [way.strip() for way in getattr(args, "ways", "").split(",") if way.strip()]
         self.mission_seconds = getattr(args, "mission_seconds", 540.0)
         self.serve_seconds = getattr(args, "serve_seconds", 120.0)
         self.skip_unchanged = getattr(args, "skip_unchanged", "on")

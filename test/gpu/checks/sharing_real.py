@@ -3,9 +3,10 @@ nvshare together, in turns, and with `sharing = auto`, one mix after the other i
 
 What counts: the sum of the trainers' steps over each one's alone and natively, and how long requests take, of which all of a mix count as one
 list. The driver alone and `auto`, which are compared, have as many windows as rounds, in turn, and the same arrivals in each; the fixed ways
-have the first round only, unless --mixes names mixes: then all ways have twice as many rounds of those. About seven minutes on a GPU, of
-which one is the programs' start; six for one mix.
+have the first round only, unless --mixes names mixes: then all ways have twice as many rounds of those, or with `--ways auto` the driver alone
+and `auto` three times as many. About seven minutes on a GPU, of which one is the programs' start; six for one mix, five with `--ways auto`.
 """
+import random
 import statistics
 import time
 
@@ -91,6 +92,20 @@ def beside_native(windows, native):
     return {"longer_ms": {"mean": round(statistics.mean(longer), 2), "median": round(statistics.median(longer), 2)}} if longer else {}
 
 
+def p99_over_native(windows, native, draws=2000):
+    """The ratio of the 99th percentiles, and between which values it lies in 90 of 100 draws of as many windows, each with its pair: a few windows
+    whose requests met decide about a percentile of some hundred."""
+    took = [([ms for answer in answers for ms in answer["took_ms"]], [ms for other in others for ms in other["took_ms"]])
+            for answers, others in zip(windows, native)]
+    p99 = lambda lists: (lambda all_of: all_of[min(len(all_of) - 1, int(len(all_of) * 0.99))])(sorted(ms for each in lists for ms in each))
+    ratio = lambda pairs: p99([ours for ours, _ in pairs]) / max(p99([theirs for _, theirs in pairs]), 1e-9)
+    if not all(ours and theirs for ours, theirs in took):
+        return {}
+    chance = random.Random(1)
+    drawn = sorted(ratio([chance.choice(took) for _ in took]) for _ in range(draws))
+    return {"p99_over_native": {"ratio": round(ratio(took), 3), "from": round(drawn[draws // 20], 3), "to": round(drawn[draws - draws // 20 - 1], 3)}}
+
+
 def measure(config, ways):
     """mix -> way -> what summary() says; `ways`: name -> Loads, of which one is `native`."""
     seconds = 2 if config.small else 8
@@ -98,6 +113,8 @@ def measure(config, ways):
     solo = {kind: rate_of(native.work([kind], seconds / 2)[0]) for kind in ("train", "small")}
     found = {"alone": {"steps a second": solo, "requests": summary(["serve"], native.work(["serve"], seconds), {})}}
     rounds = 1 if config.small else 2 * ROUNDS if config.mixes else ROUNDS
+    if len(ways) == 2 and config.ways and not config.small:
+        rounds = 3 * ROUNDS
     for mix, kinds in MIXES.items():
         if mix not in config.mixes if config.mixes else mix in ASKED_FOR:
             continue
@@ -112,6 +129,7 @@ def measure(config, ways):
         found[mix] = {name: summary(kinds, [joined(answers) for answers in zip(*each)], solo) for name, each in windows.items()}
         for name, each in windows.items():
             found[mix][name].update(beside_native(each, windows["native"]))
+            found[mix][name].update(p99_over_native(each, windows["native"]))
             found[mix][name]["sum of trainers in each window"] = [round(sum(rates_of(kinds, answers, solo)), 3) for answers in each]
         print(f"      {mix:20} " + "  ".join(f"{name} {one['trainers']} {one.get('p50_ms', '')} {one.get('p99_ms', '')}" for name, one in found[mix].items()))
     return found
