@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
@@ -177,6 +178,7 @@ int demo_command(const DemoOptions& options) {
   const Plan plan = make_plan(stage->gpu(), available_host_memory(), options.jobs);
   auto outcome = Demo(*installation, *stage, plan).play(options.paging);
   if (!outcome) return fail(outcome.error());
+  if (getloadavg(&outcome->load_average, 1) == 1) outcome->processors = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
 
   const std::vector<std::string> failures = failures_of(*outcome);
   fmt::print("{}\n", options.json ? json_of(*outcome) : draw_outcome(*outcome));

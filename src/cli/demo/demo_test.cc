@@ -77,7 +77,12 @@ TEST(DemoReport, EachPromiseIsChecked) {
 
   Outcome slow = good();
   slow.shared.wall_s = 22.1;
-  EXPECT_EQ(failures_of(slow).size(), 1u);
+  ASSERT_EQ(failures_of(slow).size(), 1u);
+  slow.processors = 2;
+  slow.load_average = 3;
+  EXPECT_EQ(failures_of(slow)[0].find("idle"), std::string::npos) << "its own jobs";
+  slow.load_average = 12;
+  EXPECT_NE(failures_of(slow)[0].find("12 programs wanted the machine's 2 processors meanwhile"), std::string::npos);
 
   Outcome few = good();
   few.switches = 11;

@@ -12,6 +12,8 @@
 namespace nvshare::cli::demo {
 namespace {
 
+constexpr double kBusyLoads = 2;  // programs for each processor, from which on the demo is one of many
+
 double rounded(double value) { return std::round(value * 1000) / 1000; }
 
 std::string seconds(double value) { return fmt::format("{:.1f} s", value); }
@@ -82,8 +84,12 @@ std::vector<std::string> failures_of(const Outcome& outcome) {
                     100 * outcome.solo_busy_min(), 100 * kSoloBusyMin));
   }
   if (outcome.ratio() > kRatioMax) {
-    failures.push_back(
-        fmt::format("sharing took {:.3f} times as long as one after the other, at most {:.2f} was due", outcome.ratio(), kRatioMax));
+    std::string text =
+        fmt::format("sharing took {:.3f} times as long as one after the other, at most {:.2f} was due", outcome.ratio(), kRatioMax);
+    if (outcome.processors > 0 && outcome.load_average > kBusyLoads * outcome.processors)
+      text += fmt::format("; {:.0f} programs wanted the machine's {:.0f} processors meanwhile: try again when it is idle",
+                          outcome.load_average, outcome.processors);
+    failures.push_back(std::move(text));
   }
   if (outcome.switches < kSwitchesMin) {
     failures.push_back(fmt::format("only {} switches, at least {} were due", outcome.switches, kSwitchesMin));

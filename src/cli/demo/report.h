@@ -22,6 +22,8 @@ struct Outcome {
   PhaseResult shared;
   uint64_t switches = 0;
   std::optional<PhaseResult> paging;
+  double load_average = 0;  // of the machine's last minute
+  double processors = 0;    // of the machine; 0: not known
 
   double sequential_s() const;
   double ratio() const;  // makespan under nvshare / sequential_s; 0 when a phase did not run
