@@ -85,8 +85,8 @@ def parse_arguments():
                         help="quota: short has every row but cycles, full every case, bursty the rows bursty and cycles; auto: full if there is time")
     parser.add_argument("--rows", default="", help=f"quota: rows of the table, separated by commas: {', '.join(quota.ROWS)}; mission: {', '.join(mission.ROWS)}")
     parser.add_argument("--mixes", default="", help="sharing --rows real: mixes, separated by semicolons; all ways then have as many windows")
-    parser.add_argument("--ways", default="", help="sharing --rows real with --mixes: of together, turns and auto, separated by commas; the driver "
-                        "alone is always measured; of fewer ways there are more windows")
+    parser.add_argument("--ways", default="", help="sharing --rows real with --mixes: of together, turns, auto and control, separated by commas; "
+                        "the driver alone is always measured, and once more by control; of fewer ways there are more windows")
     parser.add_argument("--mission-seconds", type=float, default=540, help="mission: how long the rows torch and visitors last")
     parser.add_argument("--launcher", choices=("preload", "nvsharectl"), default="preload", help="how programs are put under nvshare")
     parser.add_argument("--variants", default="told,full", help="torch_train: the size told to the scheduler, the GPU really full")

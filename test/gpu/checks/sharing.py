@@ -393,11 +393,13 @@ def real_loads(config, result):
     if wrong := [mix for mix in config.mixes if mix not in sharing_real.MIXES]:
         raise Skip(f"no mix {'; '.join(wrong)}; there are: {'; '.join(sharing_real.MIXES)}")
 
-    if config.ways and (not config.mixes or "auto" not in config.ways or set(config.ways) - {"together", "turns", "auto"}):
-        raise Skip(f"--ways is {','.join(config.ways)}; it goes with --mixes, and names auto and maybe together and turns")
+    if config.ways and (not config.mixes or "auto" not in config.ways or set(config.ways) - {"together", "turns", "auto", "control"}):
+        raise Skip(f"--ways is {','.join(config.ways)}; it goes with --mixes, and names auto and maybe together, turns and control")
 
     def measure(schedulers):
         schedulers = {name: scheduler for name, scheduler in schedulers.items() if name in config.ways or not config.ways}
+        if "control" in config.ways:  # the driver alone once more, in programs of its own: what programs started anew differ by
+            schedulers["control"] = None
         ways = {name: sharing_real.Loads(config, name, scheduler) for name, scheduler in (("native", None), *schedulers.items())}
         for way in ways.values():
             way.wait()

@@ -4,7 +4,7 @@ nvshare together, in turns, and with `sharing = auto`, one mix after the other i
 What counts: the sum of the trainers' steps over each one's alone and natively, and how long requests take, of which all of a mix count as one
 list. The driver alone and `auto`, which are compared, have as many windows as rounds, in turn, and the same arrivals in each; the fixed ways
 have the first round only, unless --mixes names mixes: then all ways have twice as many rounds of those, or with `--ways auto` the driver alone
-and `auto` three times as many. About seven minutes on a GPU, of which one is the programs' start; six for one mix, five with `--ways auto`.
+and `auto` three times as many; `--ways auto,control` measures the driver alone in two sets of programs. About seven minutes on a GPU, of which one is the programs' start; six for one mix, five with `--ways auto`.
 """
 import random
 import statistics
@@ -113,7 +113,7 @@ def measure(config, ways):
     solo = {kind: rate_of(native.work([kind], seconds / 2)[0]) for kind in ("train", "small")}
     found = {"alone": {"steps a second": solo, "requests": summary(["serve"], native.work(["serve"], seconds), {})}}
     rounds = 1 if config.small else 2 * ROUNDS if config.mixes else ROUNDS
-    if len(ways) == 2 and config.ways and not config.small:
+    if len(ways) <= 3 and config.ways and not config.small:
         rounds = 3 * ROUNDS
     for mix, kinds in MIXES.items():
         if mix not in config.mixes if config.mixes else mix in ASKED_FOR:
@@ -121,7 +121,7 @@ def measure(config, ways):
         windows = {name: [] for name in ways}
         for number in range(rounds):
             for name, way in ways.items():
-                if name not in ("native", "auto") and number > 0 and not config.mixes:
+                if name not in ("native", "auto", "control") and number > 0 and not config.mixes:
                     continue
                 if name == "auto":
                     way.work(kinds, CHOOSES_S if number == 0 else CHOOSES_S / 2, 100)
