@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "base/fetch_ahead.h"
+
 namespace nvshare::scheduler {
 namespace {
 
 using protocol::admin::UsageReport;
+
+constexpr size_t kAhead = 8;  // shares that are on their way from memory
 
 // `leaves`: its turn ends with it.
 void add(UsageReport& sum, const policy::ClientView& client, bool leaves) {
@@ -116,7 +120,9 @@ std::vector<std::pair<policy::TenantId, UsageReport>> UsageTotals::of_tenants(co
   std::vector<std::pair<policy::TenantId, UsageReport>> all;
   const Shares& shares = shares_on(gpu.gpu);
   all.reserve(shares.size());
-  for (const auto& [tenant, share] : shares) {
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (i + kAhead < shares.size()) fetch_lines_of(*shares[i + kAhead].second);
+    const auto& [tenant, share] = shares[i];
     const policy::TenantView* account = account_of(tenant, gpu);
     UsageReport& usage = all.emplace_back(tenant, share->left).second;
     usage.gpu = uuid;

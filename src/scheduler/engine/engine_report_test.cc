@@ -38,6 +38,33 @@ TEST_F(EngineTest, AReportInPartsIsTheSameAsOneAtOnceWhenNothingHappens) {
   for (const auto& tenant : report.tenants) EXPECT_EQ(tenant.usage.size(), 1u);
 }
 
+// A tenant's memory on a GPU comes with the first of its clients there, which may leave before the next one's part is made.
+TEST_F(EngineTest, ATenantsMemoryOnAGpuIsInAReportOnce) {
+  settings_.policy.overhead_default = kMiB;
+  const pid_t first = getpid(), last = getppid();  // of one tenant
+  look_at_cgroups_ = [=](pid_t pid) -> std::string { return pid == first || pid == last ? "0::/system.slice/shared.service\n" : "0::/\n"; };
+  come(1, first);
+  for (ConnectionId id = 2; id < kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), id * kMiB, 0);
+  come(kClients, last);
+  for (const bool leaves : {false, true}) {
+    ReportInParts parts(engine().parts(), now_);
+    ASSERT_FALSE(parts.go_on(now_));
+    if (leaves) engine().disconnected(1, "it left", ++now_);
+    while (!parts.go_on(now_)) {
+    }
+    const protocol::admin::StatusReport report = parts.take();
+    ASSERT_EQ(report.clients.size(), kClients);
+    ASSERT_EQ(report.tenants.size(), kClients - 1);
+    for (const auto& tenant : report.tenants) {
+      ASSERT_EQ(tenant.memory.size(), 1u) << tenant.name << (leaves ? ", whose first client left" : "");
+      EXPECT_EQ(tenant.memory[0].gpu, report.gpus.at(0).uuid);
+      int64_t charged = 0;
+      for (const auto& client : report.clients) charged += client.tenant == tenant.id ? client.charged : 0;
+      EXPECT_EQ(tenant.memory[0].charged, charged) << tenant.name;
+    }
+  }
+}
+
 // What is looked up for many clients together, and for each by itself.
 TEST_F(EngineTest, AProcessIsToldOfItsClientsWhatTheAdministratorIs) {
   settings_.policy.overhead_default = kMiB;

@@ -116,9 +116,31 @@ void add_compute(const EngineParts& engine, const policy::GpuView& gpu, const Re
   }
 }
 
+// Of these tenants, found together; null: it is not in the report. Each is on its way from memory.
+template <typename Some, typename TenantOf>
+std::vector<admin::TenantReport*> find_all(const ReportsOfTenants& reports, const Some& some, TenantOf tenant_of) {
+  std::vector<admin::TenantReport*> found;
+  found.reserve(some.size());
+  for (const auto& one : some) {
+    found.push_back(reports.find(tenant_of(one)));
+    if (found.back() != nullptr) fetch_lines_of(*found.back());
+  }
+  return found;
+}
+
+// For a row of each of its clients' GPUs, so that the list does not move while it grows; of most tenants that is one.
+template <typename Row>
+std::vector<Row>& with_room(std::vector<Row>& rows, const admin::TenantReport& tenant) {
+  constexpr uint64_t kAtOnce = 8;
+  if (rows.capacity() == 0) rows.reserve(std::clamp<uint64_t>(tenant.clients, 1, kAtOnce));
+  return rows;
+}
+
 void add_usage(const EngineParts& engine, const policy::GpuView& gpu, const ReportsOfTenants& reports) {
-  for (auto& [tenant, usage] : engine.usage_totals.of_tenants(gpu, engine.gpus[gpu.gpu].uuid_text)) {
-    if (admin::TenantReport* report = reports.find(tenant); report != nullptr) report->usage.push_back(std::move(usage));
+  auto all = engine.usage_totals.of_tenants(gpu, engine.gpus[gpu.gpu].uuid_text);
+  const std::vector<admin::TenantReport*> found = find_all(reports, all, [](const auto& entry) { return entry.first; });
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (found[i] != nullptr) with_room(found[i]->usage, *found[i]).push_back(std::move(all[i].second));
   }
 }
 
@@ -133,15 +155,20 @@ Known known_of(const EngineParts& engine, const policy::ClientView& view) {
   return {&engine.clients.at(view.client), engine.ledger.view_of(view.client), engine.host.view(view.client)};
 }
 
-// Of the clients of a part, looked up together: each look-up waits for memory, and does not wait for the others'.
+// Of the clients of a part, looked up together: each look-up waits for memory, and does not wait for the others'. `accounts` gets those of
+// the ledger that come with them.
 using KnownOfPart = std::array<Known, kClientsAtOnce>;
-KnownOfPart known_of(const EngineParts& engine, std::span<const policy::ClientView> views) {
+KnownOfPart known_of(const EngineParts& engine, std::span<const policy::ClientView> views, std::vector<MemoryLedger::View>& accounts) {
   KnownOfPart all;
+  std::array<policy::ClientId, kClientsAtOnce> ids{};
+  std::array<MemoryLedger::ClientView, kClientsAtOnce> limits;
   for (size_t i = 0; i < views.size(); ++i) {
-    all[i].client = &engine.clients.at(views[i].client);
+    ids[i] = views[i].client;
+    all[i].client = &engine.clients.at(ids[i]);
     fetch_lines_of(*all[i].client);
   }
-  for (size_t i = 0; i < views.size(); ++i) all[i].limits = engine.ledger.view_of(views[i].client);
+  engine.ledger.views_of(std::span(ids).first(views.size()), limits, accounts);
+  for (size_t i = 0; i < views.size(); ++i) all[i].limits = limits[i];
   for (size_t i = 0; i < views.size(); ++i) all[i].host = engine.host.view(views[i].client);
   return all;
 }
@@ -198,12 +225,15 @@ std::string name_of(const EngineParts& engine, const policy::ClientView& view) {
   return fmt::format("{} (pid {}, tenant {}{})", client.program, client.pid, tenant, fault);
 }
 
-void add_limits(const EngineParts& engine, const std::vector<MemoryLedger::View>& views, const ReportsOfTenants& reports) {
-  for (const MemoryLedger::View& view : views) {
-    admin::TenantReport* report = reports.find(view.tenant);
-    if (report == nullptr) continue;
-    report->memory.push_back({engine.gpus[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(),
-                              view.asking, view.silent, view.asks});
+void add_limits(const EngineParts& engine, std::span<const MemoryLedger::View> views, const ReportsOfTenants& reports) {
+  const std::vector<admin::TenantReport*> found = find_all(reports, views, [](const MemoryLedger::View& view) { return view.tenant; });
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (found[i] == nullptr) continue;
+    const MemoryLedger::View& view = views[i];
+    const std::string& gpu = engine.gpus[view.gpu].uuid_text;
+    std::vector<admin::TenantMemoryReport>& memory = with_room(found[i]->memory, *found[i]);
+    if (!memory.empty() && memory.back().gpu == gpu) memory.pop_back();  // its first client left, so that it came with the next one, too
+    memory.push_back({gpu, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(), view.asking, view.silent, view.asks});
   }
 }
 
@@ -241,6 +271,7 @@ ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now) : e
   report_.switch_time_mode = engine.settings.policy.switch_time_mode == policy::SwitchTimeMode::kAuto ? "auto" : "fixed";
   report_.clients.reserve(engine.clients.all().size() + kClientsAtOnce);
   report_.tenants.reserve(engine.tenants.all().size());
+  limits_.reserve(engine.clients.all().size());
   for (policy::GpuId id = 0; id < engine.gpus.size(); ++id) {
     if (!engine.gpus[id].is_there()) continue;
     std::optional<policy::GpuView> view = policy::view_of_gpu(engine.steps.state(), id);
@@ -292,7 +323,7 @@ void ReportInParts::add_clients(policy::Instant now) {
   const size_t before = view.clients.size();
   if (is_still_there(gpus_[at_])) policy::view_clients(engine_.steps.state(), view.gpu, kClientsAtOnce, now, view.clients);
   const std::span<const policy::ClientView> clients = std::span(view.clients).subspan(before);
-  const KnownOfPart known = known_of(engine_, clients);
+  const KnownOfPart known = known_of(engine_, clients, limits_);
   for (size_t i = 0; i < clients.size(); ++i) {
     admin::ClientReport& report = report_.clients.emplace_back();
     report_of(clients[i], known[i], gpu, now, report);
@@ -355,13 +386,12 @@ void ReportInParts::forget_those_that_left(OfGpu& gpu) const {
 }
 
 void ReportInParts::add_some_limits() {
-  engine_.ledger.view_after(limits_of_, kLimitsAtOnce, limits_);
-  add_limits(engine_, limits_, of_tenants_);
-  if (limits_.size() < kLimitsAtOnce) {
-    next_ = Next::kRest;
-  } else {
-    limits_of_ = {limits_.back().tenant, limits_.back().gpu};
-  }
+  if (limits_told_ == 0) engine_.ledger.add_views_of_absent(limits_);
+  const std::span<const MemoryLedger::View> left = std::span(limits_).subspan(limits_told_);
+  const std::span<const MemoryLedger::View> some = left.first(std::min(left.size(), kLimitsAtOnce));
+  add_limits(engine_, some, of_tenants_);
+  limits_told_ += some.size();
+  if (limits_told_ == limits_.size()) next_ = Next::kRest;
 }
 
 admin::StatusReport status_of(const EngineParts& engine, policy::Instant now) {

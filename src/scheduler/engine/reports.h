@@ -76,9 +76,9 @@ class ReportInParts {
   size_t at_ = 0;       // in gpus_
   std::string tenant_;  // the key of the last that is in the report
   bool any_tenant_ = false;
-  ReportsOfTenants of_tenants_;                             // in report_; once all are there
-  std::pair<policy::TenantId, policy::GpuId> limits_of_{};  // the last that are in the report; none has these numbers
-  std::vector<MemoryLedger::View> limits_;                  // of the latest part
+  ReportsOfTenants of_tenants_;             // in report_; once all are there
+  std::vector<MemoryLedger::View> limits_;  // by GPU: found with the clients, for the tenants
+  size_t limits_told_ = 0;                  // of them
 };
 
 // The same at once: for tests, and the simulation.

@@ -90,8 +90,8 @@ const MemoryLedger::Account* MemoryLedger::account_of(ClientId client) const {
 }
 
 const MemoryLedger::Lessee* MemoryLedger::lessee_of(ClientId client) const {
-  const Account* account = account_of(client);
-  return account == nullptr ? nullptr : &account->lessees.at(client);
+  const auto place = places_.find(client);
+  return place == places_.end() ? nullptr : place->second.lessee;
 }
 
 // ---- changes ----
@@ -112,7 +112,12 @@ MemoryLedger::Decisions MemoryLedger::join(const Member& member, Instant now) {
   lessee.charged = member.charged;
   lessee.lease = std::clamp(member.lease, int64_t{0}, kUnlimited);
   lessee.silent = member.absent;
-  places_[member.client] = {key, &account};
+  if (member.absent) {
+    absent_.insert(member.client);
+  } else {
+    absent_.erase(member.client);
+  }
+  places_[member.client] = {key, &account, &lessee};
   const int64_t limit = limit_in(account);
   const int64_t bound = bound_of(account, lessee, limit);
   if (bound == 0) {
@@ -135,6 +140,7 @@ MemoryLedger::Decisions MemoryLedger::leave(ClientId client, Instant now) {
   if (at == places_.end()) return decisions;
   const Key key = at->second.key;
   places_.erase(at);
+  absent_.erase(client);
   Account& account = accounts_.at(key);
   account.lessees.erase(client);
   account.news = true;
@@ -386,15 +392,11 @@ std::vector<MemoryLedger::View> MemoryLedger::view() const {
   return views;
 }
 
-void MemoryLedger::view_after(const Key& after, size_t most, std::vector<View>& views) const {
-  std::vector<std::map<Key, Account>::const_iterator> some;
-  some.reserve(most);
-  for (auto at = accounts_.upper_bound(after); at != accounts_.end() && some.size() < most; ++at) {
-    some.push_back(at);
-    if (!at->second.lessees.empty()) fetch_lines_of(*at->second.lessees.begin());
+void MemoryLedger::add_views_of_absent(std::vector<View>& views) const {
+  for (const ClientId client : absent_) {
+    const Place& place = places_.at(client);
+    if (place.account->lessees.begin()->first == client) views.push_back(view_of(place.key, *place.account));
   }
-  views.clear();
-  for (const auto at : some) views.push_back(view_of(at->first, at->second));
 }
 
 std::optional<MemoryLedger::View> MemoryLedger::view_of(TenantId tenant, GpuId gpu) const {
@@ -403,10 +405,29 @@ std::optional<MemoryLedger::View> MemoryLedger::view_of(TenantId tenant, GpuId g
 }
 
 MemoryLedger::ClientView MemoryLedger::view_of(ClientId client) const {
-  const Account* account = account_of(client);
-  if (account == nullptr) return {};
-  const Lessee& lessee = account->lessees.at(client);
-  return {bound_of(*account, lessee, limit_in(*account)), lessee.charged, lessee.lease};
+  const auto place = places_.find(client);
+  return place == places_.end() ? ClientView() : view_of(place->second);
+}
+
+MemoryLedger::ClientView MemoryLedger::view_of(const Place& place) {
+  return {bound_of(*place.account, *place.lessee, limit_in(*place.account)), place.lessee->charged, place.lessee->lease};
+}
+
+void MemoryLedger::views_of(std::span<const ClientId> clients, std::span<ClientView> views, std::vector<View>& accounts) const {
+  std::vector<const Place*> places;
+  places.reserve(clients.size());
+  for (const ClientId client : clients) {
+    const auto place = places_.find(client);
+    places.push_back(place == places_.end() ? nullptr : &place->second);
+    if (places.back() == nullptr) continue;
+    fetch_lines_of(*places.back()->account);
+    fetch_lines_of(*places.back()->lessee);
+  }
+  for (size_t i = 0; i < clients.size(); ++i) {
+    views[i] = places[i] == nullptr ? ClientView() : view_of(*places[i]);
+    if (places[i] == nullptr || places[i]->account->lessees.begin()->first != clients[i]) continue;
+    accounts.push_back(view_of(places[i]->key, *places[i]->account));
+  }
 }
 
 int64_t MemoryLedger::lease_of(ClientId client) const {
@@ -417,11 +438,6 @@ int64_t MemoryLedger::lease_of(ClientId client) const {
 int64_t MemoryLedger::charged_by_others(ClientId client) const {
   const Account* account = account_of(client);
   return account == nullptr ? 0 : others_of(*account, account->lessees.at(client), limit_in(*account));
-}
-
-int64_t MemoryLedger::limit_on(TenantId tenant, GpuId gpu) const {
-  auto at = accounts_.find({tenant, gpu});
-  return at == accounts_.end() ? 0 : limit_in(at->second);
 }
 
 std::vector<MemoryLedger::GpuId> MemoryLedger::gpus_of(TenantId tenant) const {

@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -99,8 +100,8 @@ class MemoryLedger {
     bool over() const { return limit > 0 && charged > limit; }
   };
   std::vector<View> view() const;
-  // In the same order, from the one behind that tenant's on that GPU on; instead of what is in `views`.
-  void view_after(const std::pair<TenantId, GpuId>& after, size_t most, std::vector<View>& views) const;
+  // Behind what is in `views`: those whose first client (the one with the lowest id) is absent. Those of all others come with that client.
+  void add_views_of_absent(std::vector<View>& views) const;
   std::optional<View> view_of(TenantId tenant, GpuId gpu) const;  // nullopt: it has no client there
   bool knows(ClientId client) const { return places_.contains(client); }
   // Of a client; all 0: it is not known.
@@ -110,18 +111,21 @@ class MemoryLedger {
     int64_t lease = 0;
   };
   ClientView view_of(ClientId client) const;
+  // Of several, looked up together: each look-up waits for memory, and does not wait for the others'. `views`: at least as many.
+  // `accounts` gets, behind what is there, those whose first client is among them: looking for each once more takes as long.
+  void views_of(std::span<const ClientId> clients, std::span<ClientView> views, std::vector<View>& accounts) const;
   int64_t limit_of(ClientId client) const { return view_of(client).limit; }
   int64_t lease_of(ClientId client) const;
   // So that limit_of() less this less its own is what it could still have.
   int64_t charged_by_others(ClientId client) const;
 
-  // In force there; 0 = none, or it has no client there.
-  int64_t limit_on(TenantId tenant, GpuId gpu) const;
   std::vector<GpuId> gpus_of(TenantId tenant) const;
 
  private:
   struct Account;
+  struct Place;
   static View view_of(const std::pair<TenantId, GpuId>& key, const Account& account);
+  static ClientView view_of(const Place& place);
   struct Ask {
     ClientId client = 0;
     uint64_t request = 0;
@@ -184,8 +188,10 @@ class MemoryLedger {
   struct Place {
     Key key;
     Account* account = nullptr;  // of that key
+    Lessee* lessee = nullptr;    // in it
   };
   std::unordered_map<ClientId, Place> places_;  // to be looked up: thousands are, for each status
+  std::set<ClientId> absent_;                   // Member::absent
   std::set<Key> due_;                           // accounts with something that next_deadline() has to look at
   uint64_t last_recall_ = 0;
   bool frozen_ = false;

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "scheduler/testing/test_amounts.h"
 
@@ -62,13 +66,13 @@ TEST_F(MemoryLedgerTest, PartsOfATenantHaveTheirOwnLimitsAndTogetherTheirSum) {
   EXPECT_EQ(ledger_.limit_of(1), 4 * kGiB);
   EXPECT_EQ(ledger_.limit_of(2), 2 * kGiB);
   EXPECT_EQ(ledger_.lease_of(1), 4 * kGiB);
-  EXPECT_EQ(ledger_.limit_on(1, 0), 6 * kGiB);
+  EXPECT_EQ(ledger_.view_of(1, 0)->limit, 6 * kGiB);
   ledger_.report(1, 3 * kGiB, now_);
   EXPECT_EQ(ledger_.charged_by_others(2), 0) << "what the other container has is no part of its own";
 
   ledger_.set_limit(1, 0, 5 * kGiB, now_);  // the pod's
   EXPECT_EQ(ledger_.limit_of(1), 4 * kGiB);
-  EXPECT_EQ(ledger_.limit_on(1, 0), 5 * kGiB);
+  EXPECT_EQ(ledger_.view_of(1, 0)->limit, 5 * kGiB);
   ledger_.report(1, 4 * kGiB, now_);
   EXPECT_EQ(ledger_.limit_of(2) - ledger_.charged_by_others(2), kGiB) << "the pod has no more left";
 
@@ -201,31 +205,72 @@ TEST_F(MemoryLedgerTest, ADeathGivesItsLeaseToWhoWaits) {
   EXPECT_EQ(ledger_.lease_of(2), 8 * kGiB);
 }
 
-TEST_F(MemoryLedgerTest, AViewInPartsHasEveryAccountOnceAndATenantsGpusAreItsOwn) {
-  MemoryLedger::ClientId client = 0;
-  for (const MemoryLedger::TenantId tenant : {3, 1, 2}) {
+// Whoever the first client of an account is: one that is here, or one that is not back yet.
+TEST_F(MemoryLedgerTest, AccountsComeWithTheirFirstClientsAndATenantsGpusAreItsOwn) {
+  const auto compare = [&](std::vector<MemoryLedger::ClientId> clients) {
+    std::vector<MemoryLedger::ClientView> views(clients.size());
+    std::vector<MemoryLedger::View> found, whole = ledger_.view();
+    ledger_.views_of(clients, views, found);
+    ledger_.add_views_of_absent(found);
+    const auto key = [](const MemoryLedger::View& view) { return std::pair(view.tenant, view.gpu); };
+    std::ranges::sort(found, {}, key);
+    ASSERT_EQ(found.size(), whole.size());
+    for (size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_EQ(key(found[i]), key(whole[i]));
+      EXPECT_EQ(found[i].limit, whole[i].limit);
+      EXPECT_EQ(found[i].charged, whole[i].charged);
+      EXPECT_EQ(found[i].leased, whole[i].leased);
+    }
+  };
+  MemoryLedger::ClientId client = 10;
+  std::vector<MemoryLedger::ClientId> all;
+  for (const MemoryLedger::TenantId tenant : {3, 1, 2, 1}) {
     for (const MemoryLedger::GpuId gpu : {2, 0, 5}) {
-      if (tenant != 2 || gpu != 5) ledger_.join({++client, tenant, gpu, 0, static_cast<int64_t>(client) * kGiB, 0, 0}, now_);
+      if (tenant == 2 && gpu == 5) continue;
+      ledger_.join({++client, tenant, gpu, 0, static_cast<int64_t>(client) * kGiB, kMiB, 0}, now_);
+      all.push_back(client);
     }
   }
-  const std::vector<MemoryLedger::View> whole = ledger_.view();
-  ASSERT_EQ(whole.size(), 8u);
-  std::vector<MemoryLedger::View> parts, part;
-  for (std::pair<MemoryLedger::TenantId, MemoryLedger::GpuId> after{};;) {
-    ledger_.view_after(after, 3, part);
-    parts.insert(parts.end(), part.begin(), part.end());
-    if (part.size() < 3) break;
-    after = {part.back().tenant, part.back().gpu};
-  }
-  ASSERT_EQ(parts.size(), whole.size());
-  for (size_t i = 0; i < whole.size(); ++i) {
-    EXPECT_EQ(parts[i].tenant, whole[i].tenant);
-    EXPECT_EQ(parts[i].gpu, whole[i].gpu);
-    EXPECT_EQ(parts[i].limit, whole[i].limit);
-  }
+  ASSERT_EQ(ledger_.view().size(), 8u) << "tenant 1 has two clients on each GPU";
+  compare(all);
+  ledger_.join({1, 1, 0, 0, kGiB, 5, kMiB, true}, now_);  // before others of its account
+  ledger_.join({2, 7, 5, 0, kGiB, 6, kMiB, true}, now_);  // alone
+  ledger_.join({99, 3, 2, 0, kGiB, 7, kMiB, true}, now_);
+  compare(all);
+  ledger_.join({2, 7, 5, 0, kGiB, 6, kMiB}, now_);  // it is back
+  all.push_back(2);
+  compare(all);
+  ledger_.leave(1, now_);
+  compare(all);
   EXPECT_EQ(ledger_.gpus_of(1), (std::vector<MemoryLedger::GpuId>{0, 2, 5}));
   EXPECT_EQ(ledger_.gpus_of(2), (std::vector<MemoryLedger::GpuId>{0, 2}));
   EXPECT_TRUE(ledger_.gpus_of(4).empty());
+}
+
+TEST_F(MemoryLedgerTest, WhatIsLookedUpTogetherIsWhatEachIsAskedFor) {
+  join(1, 8 * kGiB, 6 * kGiB, kGiB, kGiB);
+  join(2, 8 * kGiB, 0, 3 * kGiB, 3 * kGiB);
+  ledger_.join({3, 2, 0, 0, 0, 5, 0}, now_);
+  ledger_.join({4, 2, 1, kGiB, 0, 7, 0}, now_);
+  join(1, 8 * kGiB, 5 * kGiB, 2 * kGiB, 2 * kGiB);                 // again: another place in memory
+  ledger_.join({2, 1, 3, 0, 4 * kGiB, 2 * kGiB, 2 * kGiB}, now_);  // on another GPU now
+  ledger_.leave(4, now_);
+  const std::array<MemoryLedger::ClientId, 6> clients{3, 1, 99, 2, 4, 1};
+  std::array<MemoryLedger::ClientView, 6> views;
+  views[2].lease = views[4].charged = 17;  // of clients that are not known
+  std::vector<MemoryLedger::View> accounts;
+  ledger_.views_of(clients, views, accounts);
+  for (size_t i = 0; i < clients.size(); ++i) {
+    const MemoryLedger::ClientView one = ledger_.view_of(clients[i]);
+    EXPECT_EQ(views[i].limit, one.limit) << clients[i];
+    EXPECT_EQ(views[i].charged, one.charged) << clients[i];
+    EXPECT_EQ(views[i].lease, one.lease) << clients[i];
+  }
+  EXPECT_EQ(views[1].limit, 5 * kGiB);
+  EXPECT_EQ(views[3].charged, 2 * kGiB);
+  EXPECT_EQ(views[3].limit, 4 * kGiB);
+  EXPECT_EQ(views[2].lease, 0);
+  EXPECT_EQ(views[4].charged, 0);
 }
 
 TEST_F(MemoryLedgerTest, ARaisedLimitServesWhoWaitsAndALoweredOneGrantsNothingMore) {
