@@ -180,8 +180,8 @@ struct ShareTrial {
     std::map<ClientId, Progress> from, piece_from;
     SpellRates rates;
     SpellPieces counted;
-    int odd_looks = 0;      // since then, in a row: somebody does much more or less
-    int looks_to_work = 0;  // in a row, before one that works seldom counts as one that works all the time; 0: as at first
+    int odd_looks = 0;                      // since then, in a row: somebody does much more or less
+    std::map<ClientId, int> looks_to_work;  // in a row, before one that works seldom counts as one that works all the time
   } spells;
   std::map<ClientId, int> seldom;     // did nothing in a piece of the spell together; looks in a row in which it worked
   std::map<ClientId, Instant> works;  // which of `mix` did when they were asked, and when that was seen last

@@ -183,8 +183,9 @@ void end_look(Context& context, Gpu& gpu) {
     const auto seldom = trial.seldom.find(id);
     if (seldom != trial.seldom.end()) {
       seldom->second = works ? seldom->second + 1 : 0;
-      if (seldom->second < std::max(trial.spells.looks_to_work, kLooksToWork)) continue;
-      trial.spells.looks_to_work = std::min(2 * std::max(trial.spells.looks_to_work, kLooksToWork), kLooksToWorkMost);
+      int& needed = trial.spells.looks_to_work.try_emplace(id, kLooksToWork).first->second;
+      if (seldom->second < needed) continue;
+      needed = std::min(2 * needed, kLooksToWorkMost);
       trial.seldom.erase(seldom);
       trial.works_changed = true;
     }
@@ -213,7 +214,7 @@ void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   ShareTrial& trial = gpu.share_trial;
   trial.confirms = is_to_confirm(trial, mix);
   if (mix != trial.mix || trial.works_changed) forget_wins(trial);
-  if (mix != trial.mix) trial.spells.looks_to_work = 0;
+  if (mix != trial.mix) trial.spells.looks_to_work.clear();
   trial.mix = std::move(mix);
   trial.second = false;
   trial.spells.rates.clear();

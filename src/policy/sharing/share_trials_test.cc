@@ -550,29 +550,5 @@ TEST(ShareTrials, RandomWorkloadsAreServedAndTheSameTwice) {
   }
 }
 
-// Each moment in which bursts are put apart costs a training program its queue. Requests of servers do not meet again and again, and one
-// that works all the time but for short pauses cannot be put apart from others.
-TEST(ShareTrials, NobodyPausesForBurstsWhereNoneRepeatThemselves) {
-  const Program steps{.burst = 40, .pause = 3, .varies = 1}, server{.burst = 10, .every = 600},
-      periodic{.burst = 3, .pause = 7, .varies = 2};
-  const auto put_apart = [](const std::vector<Program>& programs) {
-    Machine machine([](int running) { return running == 1 ? 1.0 : 1.05; }, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs});
-    std::vector<ClientId> ids;
-    for (const Program& program : programs) ids.push_back(machine.add(program));
-    machine.run(20 * kSec);  // trials of a new mix are over
-    for (const ClientId id : ids) machine.of(id).put_apart = 0;
-    const Duration tried = machine.tried();
-    machine.run(20 * kSec);
-    EXPECT_EQ(machine.tried(), tried) << "all of it is between trials";
-    EXPECT_EQ(machine.chosen(), SharingWay::kTogether);
-    int times = 0;
-    for (const ClientId id : ids) times += machine.of(id).put_apart;
-    return times;
-  };
-  EXPECT_EQ(put_apart({steps, steps, server, server}), 0);
-  EXPECT_EQ(put_apart({{}, {}, periodic}), 0);
-  EXPECT_GT(put_apart({periodic, periodic, server}), 20);
-}
-
 }  // namespace
 }  // namespace nvshare::policy::testing

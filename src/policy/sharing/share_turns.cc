@@ -20,6 +20,7 @@ constexpr Duration kBurstsEvery = 300 * kMillisecond;  // bursts are put one aft
 constexpr Duration kBurstsApart = 30 * kMillisecond;
 constexpr Duration kBurstsLate = 10 * kMillisecond;  // what begins later is left out
 constexpr int kHeldMoments = 3;                      // in a row, and a client that had the lock all the time leaves gaps no more
+constexpr int kHeldMomentsMeasured = 10;             // of one that is measured: only its next trial would find that it does leave them
 constexpr int kSoonInRow = 2;  // wishes within a moment of the turn before: bursts that may meet others' again and again; requests do not
 constexpr Duration kLongMoment = kHeldMoments * kBurstsApart;
 // Of a client that is measured, while it is told to give the GPU up in its pauses. What waits for its turn does neither.
@@ -64,12 +65,15 @@ bool comes(const Context& context, const Gpu& gpu, const Client& client) {
          !client.drain.overstay.comes_last(context.now);
 }
 
+// Nothing but measurement says how it shares.
+bool is_only_measured(const Client& client) { return client.share.measured && client.share.group == 0; }
+
 // As far as is known: it runs beside the others, or ended its last turn by itself. Of one that is measured it is taken for granted until
 // that is known; a pause of one that else works all the time tells nothing, nor do those between a server's requests.
 bool leaves_gaps(const Context& context, const Gpu& gpu, const Client& client) {
   if (gang_of(context.state, client) != nullptr) return false;
   const ShareMember& share = client.share;
-  if (share.measured && share.group == 0) return share.gappy && !gpu.share_trial.seldom.contains(client.id);
+  if (is_only_measured(client)) return share.gappy && !gpu.share_trial.seldom.contains(client.id);
   return share.beside_until > context.now || share.gaps_in_row > 0 || (share.measured && share.gappy);
 }
 
@@ -87,13 +91,14 @@ bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& clien
 void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment& moment) {
   const auto moments = static_cast<int>((moment.apart_for + kBurstsApart - kLeast) / kBurstsApart);
   for (auto& [id, client] : gpu.clients) {
-    if (moment.learns && moment.apart_for >= kLongMoment / 2)
+    if (moment.learns && moment.apart_for >= kLongMoment / 2) {
       client.share.gappy = unused_in(client, moment.began, context.now) >= kLongMoment / kGappyPart;
-    if (!client.share.gappy) gpu.share_trial.seldom.erase(id);
+      if (!client.share.gappy) gpu.share_trial.seldom.erase(id);
+    }
     if (client.past.released_at > moment.began) client.share.held_moments = 0;
     if (!client.holds_lock() || !leaves_gaps(context, gpu, client) || client.turn.granted_at > moment.began) continue;
     client.share.held_moments += moments;
-    if (client.share.held_moments < kHeldMoments) continue;
+    if (client.share.held_moments < (is_only_measured(client) ? kHeldMomentsMeasured : kHeldMoments)) continue;
     client.share.held_moments = 0;
     client.share.beside_until = context.now;
     client.share.gaps_in_row = 0;
