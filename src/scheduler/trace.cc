@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -279,7 +278,8 @@ Result<TraceLine> decode_trace(std::string_view line) {
   } catch (const Json::exception& problem) {
     // "[json.exception.out_of_range.403] key 'config' not found"
     const std::string_view what = problem.what();
-    return error_format("not a line of a trace: %.200s", what.substr(std::min(what.find("] ") + 2, what.size())).data());
+    const size_t end = what.find("] ");
+    return error_format("not a line of a trace: %.200s", what.substr(end == std::string_view::npos ? 0 : end + 2).data());
   }
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/parse.h"
@@ -22,6 +23,7 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kReportLivesNs = 333'000'000;
+constexpr size_t kGpusMax = 64;  // that a question names
 constexpr size_t kTokenMin = 16, kTokenMax = 256;
 
 constexpr char kHeaders[] =
@@ -60,17 +62,24 @@ std::optional<uint64_t> changes_of(const std::string& query) {
   return number ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
 }
 
+// Nullopt: it names none in particular. A list that is longer than any node's, or has a name of nothing, counts as none: it is no page's.
+std::optional<std::vector<std::string_view>> gpus_of(const std::string& query) {
+  std::optional<std::string_view> list = value_of(query, "gpus");
+  if (!list) return std::nullopt;
+  std::vector<std::string_view> gpus;
+  while (!list->empty()) {
+    const std::string_view gpu = list->substr(0, list->find(','));
+    if (gpu.empty() || gpus.size() == kGpusMax) return std::nullopt;
+    list->remove_prefix(std::min(gpu.size() + 1, list->size()));
+    gpus.push_back(gpu);
+  }
+  return gpus;
+}
+
 // The latest change that the query asks about: on the GPUs that it names, else on any.
 uint64_t asked_changes(const ReportDesk& desk, const std::string& query) {
-  std::optional<std::string_view> gpus = value_of(query, "gpus");
-  if (!gpus) return desk.changes();
-  uint64_t latest = 0;
-  while (!gpus->empty()) {
-    const std::string_view gpu = gpus->substr(0, gpus->find(','));
-    gpus->remove_prefix(std::min(gpu.size() + 1, gpus->size()));
-    latest = std::max(latest, desk.changes_on(gpu));
-  }
-  return latest;
+  const auto gpus = gpus_of(query);
+  return gpus ? desk.changes_on(*gpus) : desk.changes();
 }
 
 // "127.0.0.1:9402", "[::1]", "localhost:80": what no name server has a say in.
@@ -106,8 +115,9 @@ class PageSite final : public HttpSite {
     return response;
   }
   bool has_news(const HttpRequest& request) const override {
-    const std::optional<uint64_t> known = request.path == "/status.json" ? changes_of(request.query) : std::nullopt;
-    return !known || *known < asked_changes(*desk_, request.query) || !is_allowed(request);
+    if (request.path != "/status.json" || !is_allowed(request)) return true;
+    const std::optional<uint64_t> known = changes_of(request.query);
+    return !known || *known < asked_changes(*desk_, request.query);
   }
   void round_is_over() override { is_too_busy_ = false; }
   std::string where() const override { return "the page is at /"; }

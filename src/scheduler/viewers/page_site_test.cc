@@ -188,6 +188,11 @@ TEST_F(PageSiteTest, WhatIsNewOnTheNamedGpusIsWaitedFor) {
   };
   EXPECT_TRUE(is_news("GPU-b"));
   EXPECT_TRUE(is_news("GPU-a,GPU-b"));
+  std::string many, few;
+  for (int i = 0; i < 65; ++i) (i < 64 ? few : many) += "GPU-a,";
+  EXPECT_TRUE(is_news(few + many)) << "more than a page names: as if it named none";
+  EXPECT_TRUE(is_news("GPU-a,,GPU-a"));
+  EXPECT_TRUE(is_news(",,,,"));
   EXPECT_TRUE(is_news("GPU-of-another-day")) << "what is not known may have changed";
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_FALSE(is_news("GPU-a"));

@@ -33,10 +33,14 @@ void ReportDesk::changed(uint64_t changes, OnGpus on_gpus) {
   changes_.store(changes, std::memory_order_release);
 }
 
-uint64_t ReportDesk::changes_on(std::string_view gpu) const {
+uint64_t ReportDesk::changes_on(const std::vector<std::string_view>& gpus) const {
   Lock lock(mutex_);
-  const auto at = on_gpus_.find(gpu);
-  return at != on_gpus_.end() ? at->second : changes();
+  uint64_t latest = 0;
+  for (const std::string_view gpu : gpus) {
+    const auto at = on_gpus_.find(gpu);
+    latest = std::max(latest, at != on_gpus_.end() ? at->second : changes());
+  }
+  return latest;
 }
 
 void ReportDesk::ask_for_report() {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/mutex.h"
 #include "loop/event_loop.h"
@@ -35,7 +36,7 @@ class ReportDesk : public std::enable_shared_from_this<ReportDesk> {
   using OnGpus = std::map<std::string, uint64_t, std::less<>>;
   void changed(uint64_t changes, OnGpus on_gpus);
   uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
-  uint64_t changes_on(std::string_view gpu) const;
+  uint64_t changes_on(const std::vector<std::string_view>& gpus) const;  // the latest of theirs; 0: of none
 
   // From then on no report is asked for, and who waits for one has none. From the loop's thread, before what `look` needs goes away.
   void close();
