@@ -232,7 +232,8 @@ void add_limits(const EngineParts& engine, std::span<const MemoryLedger::View> v
     const MemoryLedger::View& view = views[i];
     const std::string& gpu = engine.gpus[view.gpu].uuid_text;
     std::vector<admin::TenantMemoryReport>& memory = with_room(found[i]->memory, *found[i]);
-    if (!memory.empty() && memory.back().gpu == gpu) memory.pop_back();  // its first client left, so that it came with the next one, too
+    // Its first client left, so that it came with the next one, too, or with one that is absent.
+    std::erase_if(memory, [&](const admin::TenantMemoryReport& report) { return report.gpu == gpu; });
     memory.push_back({gpu, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(), view.asking, view.silent, view.asks});
   }
 }
