@@ -4,7 +4,8 @@
     bench/cost_plot.py                       bench/results/policy-step-curve.json -> docs/policy-cost.svg
     bench/cost_plot.py RESULTS.json OUT.svg
 
-Both axes are logarithmic. Up to 2,000 clients are on one GPU; more are spread over 64 (hollow marks, dashed lines).
+Both axes are logarithmic. Up to 2,000 clients are on one GPU; more are spread over 64, and those of gangs over 8 or 64
+(hollow marks, dashed lines).
 The grey line is n log n through the first point of the shape that is cheapest there: the cost of a step that looks at all
 clients and sorts them. Nothing but the standard library is used.
 """
@@ -19,7 +20,16 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 130, 30, 55
 CLIENTS = (10, 10_000)
 COST_US = (0.1, 10_000)
 ONE_GPU_MOST = 2000  # kClientsPerGpu of policy_step_bench.cc
-COLOURS = {"running": "#1b7837", "waiting": "#2166ac", "limited": "#b2182b"}
+COLOURS = {
+    "running": "#1b7837",
+    "waiting": "#2166ac",
+    "limited": "#b2182b",
+    "gangs": "#e08214",
+    "queued": "#762a83",
+    "tied": "#666666",
+}
+OF_GANGS = ("gangs", "queued", "tied")
+NUDGED = {"gangs": 7, "tied": -6}  # names that would cover each other
 
 
 def at(clients, cost_us):
@@ -58,14 +68,15 @@ def axes():
         _, y = at(CLIENTS[0], cost)
         yield line([(left, y), (right, y)], "#ddd")
         yield text(left - 8, y + 4, f"{cost:,.0f}" if cost >= 1 else f"{cost:g}", "end")
-    yield text((left + right) / 2, HEIGHT - 12, "clients (up to 2,000 on one GPU, more on 64)")
+    yield text((left + right) / 2, HEIGHT - 12, "clients (up to 2,000 on one GPU, more on 64; of gangs on 8, tied: on 64)")
     yield f'<text transform="translate(16 {(top + bottom) / 2}) rotate(-90)" text-anchor="middle" fill="#333">microseconds for an event</text>'
 
 
 def curve(shape, points):
     colour = COLOURS[shape]
-    one = [at(*point) for point in points if point[0] <= ONE_GPU_MOST]
-    many = [at(*point) for point in points if point[0] > ONE_GPU_MOST]
+    most = 0 if shape in OF_GANGS else ONE_GPU_MOST
+    one = [at(*point) for point in points if point[0] <= most]
+    many = [at(*point) for point in points if point[0] > most]
     yield line(one, colour, 'stroke-width="2"')
     if len(many) > 1:
         yield line(many, colour, 'stroke-width="2" stroke-dasharray="5 4"')
@@ -74,7 +85,7 @@ def curve(shape, points):
     for x, y in many:
         yield f'<circle cx="{x}" cy="{y}" r="3" fill="#fff" stroke="{colour}"/>'
     x, y = (many or one)[-1]
-    yield text(x + 8, y + 4, shape, "start", colour)
+    yield text(x + 8, y + 4 + NUDGED.get(shape, 0), shape, "start", colour)
 
 
 def reference(cost_of_first):

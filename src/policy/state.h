@@ -312,6 +312,7 @@ struct Gang {
   bool whole = false;           // its turns are on all GPUs together: its clients fit together on each GPU
   Spread* of = nullptr;
   mutable uint64_t reached_by = 0;  // the latest search for rivals that came by
+  uint64_t queued_by = 0;           // the latest queue_of() that has it
   bool split_noted = false;
   bool parted = false;    // gangs of single processes of this tenant are known, too
   Instant last_used = 0;  // end of its last turn
@@ -383,8 +384,7 @@ class State {
   std::map<GangId, Gang> gangs;                        // kept up to date by form_gangs()
   std::map<TenantId, Spread> spread;                   // of tenants' clients that may be in gangs
   FlatMap<TenantId, Spread*> on_several;  // where gangs are wanted: tenants of `spread` with several GPUs and at most kGangMost clients
-  std::map<GpuId, std::shared_ptr<const std::vector<GpuId>>>
-      around;  // as gpus_around() found them since that may have changed; many share one
+  std::map<GpuId, std::shared_ptr<const Gpus>> around;  // as gpus_around() found them since that may have changed; many share one
   GangChanges gang_changes;
   std::set<TenantId> apart;                             // that have left on_several since gangs were formed
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone

@@ -263,7 +263,7 @@ void settle(Context& context, const Gpus& gpus) {
 
 // The GPUs of a tenant of which a client comes or goes, and those around them: that client may be all that ties them together, or one too
 // many for a gang.
-std::set<GpuId> around_before(State& state, const Event& event) {
+Gpus around_before(State& state, const Event& event) {
   if (!state.config.gang_turns) return {};
   std::optional<TenantId> tenant;
   if (const auto* joined = std::get_if<ClientJoined>(&event)) tenant = joined->tenant;
@@ -272,8 +272,8 @@ std::set<GpuId> around_before(State& state, const Event& event) {
   }
   const auto spread = tenant ? state.spread.find(*tenant) : state.spread.end();
   if (spread == state.spread.end() || spread->second.on.size() == 1 || spread->second.clients > kGangMost + 1) return {};
-  std::set<GpuId> gpus;
-  for (const auto& [gpu, count] : spread->second.on) gpus.insert(gpu);
+  Gpus gpus;
+  for (const auto& [gpu, count] : spread->second.on) gpus.push_back(&state.gpus.at(gpu));
   return gpus_around(state, std::move(gpus));
 }
 
@@ -352,7 +352,7 @@ Actions step(State& state, const Event& event, Instant now) {
   Context context{state, now, actions};
   for (Gpu* gpu : state.settled) gpu->touched.clear();
   bill_before(context, event);
-  std::set<GpuId> before = around_before(state, event);
+  Gpus before = around_before(state, event);
   settle_with(state, apply(context, event), std::move(before));
   form_gangs(context, state.settled);
   bill_settled(context);

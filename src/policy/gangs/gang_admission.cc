@@ -16,8 +16,12 @@ void set_reasons(Context& context, const Waiting& waiting, WaitReason reason) {
 
 // One GPU is what is waited for; the others would do.
 void set_reason_of(Context& context, const Waiting& waiting, GpuId blocking, WaitReason reason) {
-  set_reasons(context, waiting, WaitReason::kGang);
-  set_reasons(context, {{blocking, waiting.at(blocking)}}, reason);
+  for (const auto& [gpu_id, clients] : waiting) {
+    for (const ClientId id : clients) {
+      Client& client = *context.state.find(id);
+      set_reason(client, gpu_id == blocking ? reason : WaitReason::kGang, client.wait.for_memory);
+    }
+  }
 }
 
 bool fits_now(const Context& context, Looks& looks, Gpu& gpu, const std::vector<ClientId>& clients) {
@@ -156,7 +160,44 @@ void take_places(Context& context, Gpu& gpu) {
   });
 }
 
+// Those of its members on a GPU that wait.
+void find_comers(const Gang& gang, const Gang::OnGpu& on, std::vector<const Client*>& comers) {
+  comers.clear();
+  for (size_t i = on.begin; i < on.end; ++i) {
+    if (gang.members[i].is->waits()) comers.push_back(gang.members[i].is);
+  }
+}
+
 }  // namespace
+
+bool stays_behind(Context& context, const Heads& heads, Looks& looks, const Gang& gang) {
+  if (phase_of(gang) != GangPhase::kOut || returns_by(gang) > context.now) return false;
+  const Gang::OnGpu* behind = nullptr;
+  std::vector<const Client*> comers;
+  for (const Gang::OnGpu& on : gang.on) {
+    find_comers(gang, on, comers);
+    if (comers.empty()) continue;
+    if (std::any_of(comers.begin(), comers.end(), [](const Client* client) { return client->evictions.current.has_value(); })) return false;
+    if (!look_at(looks[on.gpu->id], context, *on.gpu).pressed.empty()) return false;
+    const auto head = heads.find(on.gpu->id);
+    if (behind == nullptr && head != heads.end() && head->second) behind = &on;
+  }
+  if (behind == nullptr) return false;
+  std::vector<const Gang::OnGpu*> short_of_memory;
+  for (const Gang::OnGpu& on : gang.on) {
+    find_comers(gang, on, comers);
+    if (!comers.empty() && !looks.at(on.gpu->id)->now.room_with(comers).fits()) short_of_memory.push_back(&on);
+  }
+  if (short_of_memory.empty()) return false;
+  for (const Gang::OnGpu& on : gang.on) {
+    const bool is_short = std::find(short_of_memory.begin(), short_of_memory.end(), &on) != short_of_memory.end();
+    for (size_t i = on.begin; i < on.end; ++i) {
+      Client& client = *gang.members[i].is;
+      if (client.waits()) set_reason(client, &on == behind ? WaitReason::kQueue : WaitReason::kGang, client.wait.for_memory || is_short);
+    }
+  }
+  return true;
+}
 
 bool complete_gang(Context& context, const Waiting& waiting) {
   if (!would_be_complete(context, waiting)) return false;

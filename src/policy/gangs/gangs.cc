@@ -349,15 +349,25 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
   return std::max(due, retry_at);
 }
 
+bool is_among(const Gpus& gpus, GpuId id) {
+  if (gpus.empty()) return false;
+  const GpuId first = gpus.front()->id, last = gpus.back()->id;
+  if (id < first || id > last || last - first + 1 == gpus.size()) return first <= id && id <= last;
+  const auto at = std::lower_bound(gpus.begin(), gpus.end(), id, [](const Gpu* gpu, GpuId other) { return gpu->id < other; });
+  return at != gpus.end() && (*at)->id == id;
+}
+
+static bool comes_first(const Gpu* a, const Gpu* b) { return a->id < b->id; }
+
 // In order. Where all ties hold both ways, what one of them reaches all of them reach.
-static const std::vector<GpuId>& gpus_around(State& state, GpuId gpu) {
-  if (const auto known = state.around.find(gpu); known != state.around.end()) return *known->second;
+static const Gpus& gpus_around(State& state, Gpu& gpu) {
+  if (const auto known = state.around.find(gpu.id); known != state.around.end()) return *known->second;
   const uint64_t search = ++state.searches;
-  std::set<GpuId> around = {gpu};
-  std::vector<GpuId> look = {gpu};
+  std::set<GpuId> around = {gpu.id};
+  Gpus look = {&gpu}, found = {&gpu};
   bool both_ways = true;
   while (!look.empty()) {
-    const Gpu& at = state.gpus.at(look.back());
+    const Gpu& at = *look.back();
     look.pop_back();
     for (const auto& [tenant, clients] : at.of_tenant) {
       const auto several = state.on_several.find(tenant);
@@ -366,52 +376,57 @@ static const std::vector<GpuId>& gpus_around(State& state, GpuId gpu) {
       both_ways = both_ways && spread.on.contains(at.id);
       if (std::exchange(spread.seen_by, search) == search) continue;
       for (const auto& [other, count] : spread.on) {
-        if (around.insert(other).second) look.push_back(other);
+        if (!around.insert(other).second) continue;
+        look.push_back(&state.gpus.at(other));
+        found.push_back(look.back());
       }
     }
   }
-  const auto found = std::make_shared<const std::vector<GpuId>>(around.begin(), around.end());
-  if (!both_ways) return *(state.around[gpu] = found);
-  for (const GpuId each : around) state.around[each] = found;
-  return *state.around[gpu];
+  std::sort(found.begin(), found.end(), comes_first);
+  const auto shared = std::make_shared<const Gpus>(std::move(found));
+  if (!both_ways) return *(state.around[gpu.id] = shared);
+  for (const GpuId each : around) state.around[each] = shared;
+  return *shared;
 }
 
-std::set<GpuId> gpus_around(State& state, std::set<GpuId> around) {
-  if (state.on_several.empty()) return around;
-  const std::set<GpuId> from = around;
-  for (const GpuId gpu : from) {
-    const std::vector<GpuId>& others = gpus_around(state, gpu);
-    around.insert(others.begin(), others.end());
+Gpus gpus_around(State& state, Gpus of) {
+  if (state.on_several.empty()) return of;
+  Gpus all;
+  for (Gpu* gpu : of) {
+    if (is_among(all, gpu->id)) continue;  // and so is what is around it
+    const Gpus& others = gpus_around(state, *gpu);
+    if (all.empty()) {
+      all = others;
+      continue;
+    }
+    Gpus both;
+    std::set_union(all.begin(), all.end(), others.begin(), others.end(), std::back_inserter(both), comes_first);
+    all = std::move(both);
   }
-  return around;
+  return all;
 }
 
-void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besides) {
+void settle_with(State& state, const Concerned& concerned, Gpus besides) {
   state.settled.clear();
   if (std::holds_alternative<AllGpus>(concerned)) {
     for (auto& [id, gpu] : state.gpus) state.settled.push_back(&gpu);
     return;
   }
   Gpu* const* const only = std::get_if<Gpu*>(&concerned);
-  if (only != nullptr && besides.empty() && state.on_several.empty()) return state.settled.push_back(*only);
   if (only != nullptr && besides.empty()) {
-    for (const GpuId id : gpus_around(state, (*only)->id)) state.settled.push_back(&state.gpus.at(id));
+    if (state.on_several.empty()) return state.settled.push_back(*only);
+    state.settled = gpus_around(state, **only);
     return;
   }
   if (only != nullptr) {
-    besides.insert((*only)->id);
+    besides.push_back(*only);
   } else {
-    for (const Gpu* gpu : std::get<Gpus>(concerned)) besides.insert(gpu->id);
+    const Gpus& gpus = std::get<Gpus>(concerned);
+    besides.insert(besides.end(), gpus.begin(), gpus.end());
   }
-  for (const GpuId id : gpus_around(state, std::move(besides))) state.settled.push_back(&state.gpus.at(id));
-}
-
-bool is_among(const Gpus& gpus, GpuId id) {
-  if (gpus.empty()) return false;
-  const GpuId first = gpus.front()->id, last = gpus.back()->id;
-  if (id < first || id > last || last - first + 1 == gpus.size()) return first <= id && id <= last;
-  const auto at = std::lower_bound(gpus.begin(), gpus.end(), id, [](const Gpu* gpu, GpuId other) { return gpu->id < other; });
-  return at != gpus.end() && (*at)->id == id;
+  std::sort(besides.begin(), besides.end(), comes_first);
+  besides.erase(std::unique(besides.begin(), besides.end()), besides.end());
+  state.settled = gpus_around(state, std::move(besides));
 }
 
 bool is_settled_with(const Gang& gang, const Gpus& gpus) { return is_among(gpus, gang.members.front().gpu); }

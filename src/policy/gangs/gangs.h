@@ -33,10 +33,10 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
 void note_loading(State& state, Gang& gang);             // its turn begins or ends, or all have loaded
 std::set<GpuId> tied_to(const State& state, GpuId gpu);  // the GPUs whose turns may depend on that one's, by way of gangs
 // The same of several, by way of tenants that are, or could become, gangs.
-std::set<GpuId> gpus_around(State& state, std::set<GpuId> around);
+Gpus gpus_around(State& state, Gpus of);
 // GPUs to be settled after an event that concerns some (State::settled): those around them now, and around those of `besides`.
 // Either all of a gang's GPUs are among them or none.
-void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besides);
+void settle_with(State& state, const Concerned& concerned, Gpus besides);
 bool is_among(const Gpus& gpus, GpuId id);
 bool is_settled_with(const Gang& gang, const Gpus& gpus);
 
@@ -59,6 +59,9 @@ using Waiting = std::map<GpuId, std::vector<ClientId>>;
 // For a gang that runs without those who wait: they get the lock if that makes it complete. A gang that lacks a member may be unable
 // to drain, a complete one can.
 bool complete_gang(Context& context, const Waiting& waiting);
+// It waits behind those that come first on one of its GPUs, and does not fit: which is all that is to be said of most that wait. False: it
+// is for admit_gang() to say.
+bool stays_behind(Context& context, const Heads& heads, Looks& looks, const Gang& gang);
 void admit_gang(Context& context, Heads& heads, Looks& looks, Gang& gang, const Waiting& waiting);
 
 }  // namespace nvshare::policy

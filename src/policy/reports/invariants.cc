@@ -507,7 +507,10 @@ Broken check_gang_lists(const State& state) {
 // What is kept of gangs, so that it is not looked for.
 std::optional<std::string> check_gangs(const State& state) {
   for (const auto& [gpu, around] : state.around) {
-    if (*around != reached_from(state, gpu)) return "other GPUs are tied to GPU " + std::to_string(gpu) + " than it is known";
+    const auto same_gpu = [](const Gpu* at, GpuId id) { return at->id == id; };
+    const std::vector<GpuId> reached = reached_from(state, gpu);
+    if (!std::equal(around->begin(), around->end(), reached.begin(), reached.end(), same_gpu))
+      return "other GPUs are tied to GPU " + std::to_string(gpu) + " than it is known";
   }
   for (const auto& [tenant, spread] : state.spread) {
     const auto gang = state.gangs.find({tenant, 0});

@@ -1,3 +1,4 @@
+#include <deque>
 #include <limits>
 #include <tuple>
 
@@ -187,44 +188,52 @@ struct Waiters {
   bool joins = false;  // the gang runs already
   bool wakes = false;
   bool ends = false;
-  Gpu* gpu = nullptr;  // of one client
-  Client* client = nullptr;
-  Waiting clients = {};  // of a gang
+  Client* client = nullptr;  // not of a gang
 };
 
 std::vector<Waiters> queue_of(Context& context, const Gpus& gpus) {
   std::vector<Waiters> queue;
-  std::map<Gang*, size_t> of_gangs;
+  const uint64_t number = ++context.state.searches;
   std::map<const Gpu*, PlaceTerms> all_terms;
   const auto terms_on = [&](const Gpu& gpu) -> const PlaceTerms& {
     auto at = all_terms.find(&gpu);
     if (at == all_terms.end()) at = all_terms.emplace(&gpu, place_terms_on(context, gpu)).first;
     return at->second;
   };
-  for (Gpu* const settled : gpus) {
-    Gpu& gpu = *settled;
-    if (gpu.waiting.empty()) continue;
-    const PlaceTerms& terms = terms_on(gpu);
-    for (const auto& [id, waiting] : gpu.waiting) {
+  for (const Gpu* const gpu : gpus) {
+    if (gpu->waiting.empty()) continue;
+    const PlaceTerms& terms = terms_on(*gpu);
+    for (const auto& [id, waiting] : gpu->waiting) {
       Client& client = *waiting;
       Gang* gang = gang_of(context.state, client);
+      const bool wakes = client.wait.woke && terms.wakers_pass;
       if (gang == nullptr) {
         const bool ends = client.last_turn.due && terms.wakers_pass;
-        queue.push_back(
-            {place_of(context, terms, client), nullptr, false, ends || (client.wait.woke && terms.wakers_pass), ends, &gpu, &client});
-        continue;
-      }
-      const auto [at, first] = of_gangs.try_emplace(gang, queue.size());
-      if (first) {
+        queue.push_back({place_of(context, terms, client), nullptr, false, ends || wakes, ends, &client});
+      } else if (std::exchange(gang->queued_by, number) != number) {
         const bool joins = joins_its_gang(context.state, client);
-        const Place place = place_of(context, *gang, joins, terms_on);
-        queue.push_back({place, gang, joins, joins || (client.wait.woke && terms.wakers_pass), false});
+        queue.push_back({place_of(context, *gang, joins, terms_on), gang, joins, joins || wakes, false});
       }
-      queue[at->second].clients[gpu.id].push_back(id);
     }
   }
-  std::sort(queue.begin(), queue.end(), [](const Waiters& a, const Waiters& b) { return a.place < b.place; });
   return queue;
+}
+
+// Places are large.
+std::vector<const Waiters*> in_order(const std::vector<Waiters>& queue) {
+  std::vector<const Waiters*> order;
+  order.reserve(queue.size());
+  for (const Waiters& waiters : queue) order.push_back(&waiters);
+  std::sort(order.begin(), order.end(), [](const Waiters* a, const Waiters* b) { return a->place < b->place; });
+  return order;
+}
+
+Waiting waiting_of(const Gang& gang) {
+  Waiting waiting;
+  for (const Gang::Member& member : gang.members) {
+    if (member.is->waits()) waiting[member.gpu].push_back(member.client);
+  }
+  return waiting;
 }
 
 WaitReason reason_of(Verdict verdict) {
@@ -321,13 +330,18 @@ bool admit_client(Context& context, Gpu& gpu, std::optional<Head>& head, std::op
   return asked;
 }
 
-bool gang_must_wait(Context& context, const Waiting& waiting) {
+bool gang_must_wait(Context& context, const Gang& gang) {
   bool must = false;
-  for (const auto& [gpu_id, clients] : waiting) {
-    Gpu& gpu = context.state.gpus.at(gpu_id);
-    for (const ClientId id : clients) must |= not_now(context, gpu, gpu.clients.at(id));
+  for (const Gang::Member& member : gang.members) {
+    if (member.is->waits()) must |= not_now(context, *member.on, *member.is);
   }
   return must;
+}
+
+// On one of them a limit, or turns of groups, may keep somebody waiting.
+bool any_has_to_wait(const State& state, const Gpus& gpus) {
+  return !state.limited.empty() ||
+         std::any_of(gpus.begin(), gpus.end(), [](const Gpu* gpu) { return gpu->share_turn.group || gpu->share_turn.bursts_apart(); });
 }
 
 }  // namespace
@@ -501,24 +515,29 @@ static void admit_here(Context& context, Gpu& gpu, std::optional<Head>& head) {
 static void admit_with_gangs(Context& context, const Gpus& gpus) {
   Heads heads;
   Looks looks;
-  const auto admit_one = [&](Gpu& gpu, Client& client, bool wakes, bool at_once) {
+  std::deque<Waiting> of_gangs;  // heads name some of them
+  const auto admit_one = [&](Client& client, bool wakes, bool at_once) {
+    Gpu& gpu = *client.indexed.home;
     if (admit_client(context, gpu, heads[gpu.id], looks[gpu.id], client, wakes, at_once)) looks.clear();
   };
-  for (Waiters& waiters : queue_of(context, gpus)) {
-    if (waiters.gang == nullptr) {
-      const bool at_once = waiters.ends && waiters.client->last_turn.ran == 0;
-      admit_one(*waiters.gpu, *waiters.client, waiters.wakes, at_once);
+  const std::vector<Waiters> queue = queue_of(context, gpus);
+  const bool may_have_to_wait = any_has_to_wait(context.state, gpus);
+  for (const Waiters* const waiters : in_order(queue)) {
+    if (waiters->gang == nullptr) {
+      admit_one(*waiters->client, waiters->wakes, waiters->ends && waiters->client->last_turn.ran == 0);
       continue;
     }
-    if (gang_must_wait(context, waiters.clients)) continue;
-    if (!waiters.joins) {
-      admit_gang(context, heads, looks, *waiters.gang, waiters.clients);
+    Gang& gang = *waiters->gang;
+    if (may_have_to_wait && gang_must_wait(context, gang)) continue;
+    if (!waiters->joins && stays_behind(context, heads, looks, gang)) continue;
+    const Waiting& waiting = of_gangs.emplace_back(waiting_of(gang));
+    if (!waiters->joins) {
+      admit_gang(context, heads, looks, gang, waiting);
       continue;
     }
-    if (complete_gang(context, waiters.clients)) continue;
-    for (const auto& [gpu_id, clients] : waiters.clients) {
-      Gpu& gpu = context.state.gpus.at(gpu_id);
-      for (const ClientId id : clients) admit_one(gpu, gpu.clients.at(id), waiters.wakes, false);
+    if (complete_gang(context, waiting)) continue;
+    for (const auto& [gpu_id, clients] : waiting) {
+      for (const ClientId id : clients) admit_one(*context.state.find(id), waiters->wakes, false);
     }
   }
 }
