@@ -470,7 +470,7 @@ Broken check_gang_lists(const State& state) {
   const GangChanges& changes = state.gang_changes;
   size_t loading = 0, lacking = 0, settled = 0, mixed = 0, needs = 0, asking_back = 0;
   for (const auto& [id, gang] : state.gangs) {
-    const auto broken = [&](const char* what) { return name_of(gang) + ": " + what; };
+    const auto broken = [&one = gang](const char* what) { return name_of(one) + ": " + what; };
     const auto spread = state.on_several.find(id.tenant);
     if (spread == state.on_several.end()) return broken("is on one GPU");
     if (!spread->second->to_form) {
