@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 TREE = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -251,7 +252,8 @@ class Tarball(unittest.TestCase):
 
     def install(self, *words, **environment):
         done = subprocess.run([str(self.tree / "install.sh"), *map(str, words)], capture_output=True, text=True, timeout=60,
-                              env={"PATH": os.environ["PATH"], "HOME": str(self.folder / "home"), **environment})
+                              env={"PATH": os.environ["PATH"], "HOME": str(self.folder / "home"), "XDG_RUNTIME_DIR": str(self.folder / "run"),
+                                   **environment})
         return done.returncode, done.stdout + done.stderr
 
     def test_for_the_machine_with_its_service(self):
@@ -299,8 +301,59 @@ class Tarball(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertIn("is not in PATH", text)
         self.assertTrue((self.folder / "home/.local/bin/nvsharectl").is_file())
+        self.assertEqual(self.install("--user")[0], 0, "the same again")
         self.assertEqual(self.install("--user", "--uninstall")[0], 0)
-        self.assertEqual(files_below(self.folder / "home"), [])
+        self.assertEqual(list((self.folder / "home").iterdir()), [], "nor a folder of it")
+
+    def test_folders_that_were_there_stay(self):
+        home = self.folder / "home"
+        for folder in (".local/bin", ".local/share/nvshare"):
+            (home / folder).mkdir(parents=True)
+        self.assertEqual(self.install("--user")[0], 0)
+        (home / ".local/lib/theirs").mkdir()
+        self.assertEqual(self.install("--user", "--uninstall")[0], 0)
+        self.assertEqual(sorted(str(path.relative_to(home)) for path in home.rglob("*")),
+                         [".local", ".local/bin", ".local/lib", ".local/lib/theirs", ".local/share", ".local/share/nvshare"])
+
+    def test_after_a_release_that_noted_no_folders(self):
+        (self.folder / "home").mkdir()
+        self.assertEqual(self.install("--user")[0], 0)
+        (self.folder / "home/.local/share/nvshare/made-folders").unlink()
+        self.assertEqual(self.install("--user")[0], 0)
+        self.assertEqual(self.install("--user", "--uninstall")[0], 0)
+        self.assertEqual(list((self.folder / "home/.local").iterdir()), [])
+
+    def test_what_an_own_scheduler_left_goes_with_it(self):
+        run_folder, home = self.folder / "run", self.folder / "home"
+        own = run_folder / "nvshare"
+        home.mkdir()
+        for serves in (True, False):
+            self.assertEqual(self.install("--user")[0], 0)
+            own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (own / "scheduler.log").write_text("what it said")
+            if serves:
+                scheduler = subprocess.Popen([str(home / ".local/bin/nvshare-scheduler"), "--runtime-dir", str(own), "--nvml", "off"],
+                                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                self.addCleanup(scheduler.wait)
+                self.addCleanup(scheduler.kill)
+                deadline = time.monotonic() + 60
+                while not (own / "admin/admin.sock").exists() and time.monotonic() < deadline:
+                    time.sleep(0.05)
+            code, text = self.install("--user", "--uninstall")
+            self.assertEqual(code, 0, text)
+            self.assertEqual("still serves" in text, serves, text)
+            self.assertEqual((own / "scheduler.log").exists(), serves)
+            if serves:
+                scheduler.kill()
+                scheduler.wait()
+        self.assertEqual(list(run_folder.iterdir()), [])
+        # A link is nobody's folder to empty.
+        self.assertEqual(self.install("--user")[0], 0)
+        (self.folder / "elsewhere").mkdir()
+        (self.folder / "elsewhere/kept").write_text("")
+        own.symlink_to(self.folder / "elsewhere")
+        self.assertEqual(self.install("--user", "--uninstall")[0], 0)
+        self.assertTrue((self.folder / "elsewhere/kept").exists())
 
     def test_wrong_uses_are_explained(self):
         for words, answer in ((["--usr"], "accepted: --user"), (["--prefix"], "needs a folder"), (["--prefix", "here"], "not an absolute path"),
