@@ -1,6 +1,9 @@
 #include "policy/sharing/share_gain.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <set>
 
 namespace nvshare::policy {
 namespace {
@@ -12,84 +15,162 @@ constexpr int64_t kRatioMost = 10 * kGainParts;
 constexpr int64_t kSquaresMost = 10'000'000'000;
 constexpr int64_t kWhole = 1'000'000'000'000;  // of weights
 constexpr int64_t kOther = 3;                  // so many errors away: not the same programs' work any more
+constexpr size_t kTakers = 3;                  // whose requests are told from each other; the rest count as one: a trial has few pieces
+constexpr int kRounds = 20;                    // until what each of them takes changes little
 
-struct Piece {
-  int64_t work = 0;    // in parts of the mean of each client that counts
-  int64_t others = 0;  // the same of the requests of others
+using Numbers = std::vector<int64_t>;  // of each piece of a spell
+using BothWays = std::array<Numbers, 2>;
+
+// The requests of a client, or of several, that works seldom.
+struct Taker {
+  BothWays asks;      // in parts of the most that it did in a piece
+  int64_t takes = 0;  // of the work of those that count
 };
-using Pieces = std::vector<Piece>;
 
-// The sum of each client's means of both ways: whatever it says, it weighs as much as any other.
-PieceRates means_of(const SpellPieces& spells) {
-  PieceRates sums;
-  for (const std::vector<PieceRates>& spell : spells) {
-    PieceRates of_spell;
-    for (const PieceRates& piece : spell)
-      for (const auto& [id, rate] : piece) of_spell[id] += std::clamp<int64_t>(rate, 0, kRateMost);
-    for (const auto& [id, sum] : of_spell) sums[id] += sum / std::ssize(spell);
-  }
-  return sums;
+int64_t bounded(int64_t rate) { return std::clamp<int64_t>(rate, 0, kRateMost); }
+
+int64_t mean_of(const Numbers& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}) / std::max<int64_t>(std::ssize(numbers), 1);
 }
 
-Pieces pieces_of(const std::vector<PieceRates>& spell, const PieceRates& means, const std::map<ClientId, int>& seldom) {
-  Pieces pieces;
-  for (const PieceRates& each : spell) {
-    Piece& piece = pieces.emplace_back();
-    for (const auto& [id, rate] : each) {
-      const int64_t mean = means.at(id);
-      if (mean > 0) (seldom.contains(id) ? piece.others : piece.work) += std::clamp<int64_t>(rate, 0, kRateMost) * 2 * kGainParts / mean;
-    }
-  }
-  return pieces;
-}
+// How much more in turns.
+int64_t swing_of(const BothWays& numbers) { return mean_of(numbers[1]) - mean_of(numbers[0]); }
 
-Piece mean_of(const Pieces& pieces) {
-  Piece mean;
-  for (const Piece& piece : pieces) mean.work += piece.work, mean.others += piece.others;
-  const int64_t count = std::max<int64_t>(std::ssize(pieces), 1);
-  return {mean.work / count, mean.others / count};
-}
-
-// How much of the work of those that count a request takes, by least squares within the ways.
-int64_t taken_by_others(const std::array<Pieces, 2>& pieces, const std::array<Piece, 2>& mean) {
-  int64_t covariance = 0, variance = 0;
+// Each number's distance from the mean of its way, by what `use` is told of the way, the piece and the distance.
+template <typename Use>
+void each_off(const BothWays& numbers, Use use) {
   for (size_t way = 0; way < 2; ++way) {
-    for (const Piece& piece : pieces[way]) {
-      const int64_t others = piece.others - mean[way].others;
-      covariance += others * (piece.work - mean[way].work);
-      variance += others * others;
+    const int64_t mean = mean_of(numbers[way]);
+    for (size_t piece = 0; piece < numbers[way].size(); ++piece) use(way, piece, numbers[way][piece] - mean);
+  }
+}
+
+int64_t squares_of(const BothWays& numbers) {
+  int64_t squares = 0;
+  each_off(numbers, [&](size_t, size_t, int64_t off) { squares += off * off; });
+  return squares;
+}
+
+BothWays rates_of(ClientId id, const SpellPieces& spells) {
+  BothWays rates;
+  for (size_t way = 0; way < 2; ++way) {
+    for (const PieceRates& piece : spells[way]) {
+      const auto found = piece.find(id);
+      rates[way].push_back(found == piece.end() ? 0 : bounded(found->second));
     }
   }
-  return variance > 0 ? std::clamp<int64_t>(-covariance / std::max<int64_t>(variance / kGainParts, 1), 0, kRatioMost) : 0;
+  return rates;
+}
+
+void add_parts(BothWays& sums, const BothWays& rates, int64_t whole) {
+  for (size_t way = 0; way < 2; ++way) {
+    sums[way].resize(rates[way].size());
+    for (size_t piece = 0; piece < rates[way].size(); ++piece) sums[way][piece] += rates[way][piece] * kGainParts / whole;
+  }
+}
+
+std::set<ClientId> clients_of(const SpellPieces& spells) {
+  std::set<ClientId> ids;
+  for (const std::vector<PieceRates>& spell : spells)
+    for (const PieceRates& piece : spell)
+      for (const auto& [id, rate] : piece) ids.insert(id);
+  return ids;
+}
+
+// Those whose requests differ most between the ways come first, each for itself.
+std::vector<Taker> takers_of(const SpellPieces& spells, const std::map<ClientId, int>& seldom) {
+  std::vector<Taker> takers;
+  for (const auto& [id, looks] : seldom) {
+    const BothWays rates = rates_of(id, spells);
+    int64_t most = 0;
+    for (const Numbers& of_way : rates)
+      for (const int64_t rate : of_way) most = std::max(most, rate);
+    if (most > 0) add_parts(takers.emplace_back().asks, rates, most);
+  }
+  std::stable_sort(takers.begin(), takers.end(),
+                   [](const Taker& one, const Taker& other) { return std::abs(swing_of(one.asks)) > std::abs(swing_of(other.asks)); });
+  for (size_t rest = kTakers + 1; rest < takers.size(); ++rest) add_parts(takers[kTakers].asks, takers[rest].asks, kGainParts);
+  takers.resize(std::min(takers.size(), kTakers + 1));
+  return takers;
+}
+
+// The sum of what those that count did, each in parts of the mean of its means of both ways: whatever it says, it weighs as much as any
+// other.
+BothWays work_of(const SpellPieces& spells, const std::map<ClientId, int>& seldom) {
+  BothWays work = {Numbers(spells[0].size()), Numbers(spells[1].size())};
+  for (const ClientId id : clients_of(spells)) {
+    if (seldom.contains(id)) continue;
+    BothWays rates = rates_of(id, spells);
+    const int64_t means = mean_of(rates[0]) + mean_of(rates[1]);
+    for (Numbers& of_way : rates)
+      for (int64_t& rate : of_way) rate *= 2;
+    if (means > 0) add_parts(work, rates, means);
+  }
+  return work;
+}
+
+// What each takes, by least squares within the ways, and no less than nothing: each in turn, from what the others leave unexplained.
+// Returns what all leave.
+BothWays learn_takers(const BothWays& work, std::vector<Taker>& takers) {
+  BothWays rest = work;
+  const auto take = [&](const Taker& taker, int64_t takes) {
+    each_off(taker.asks, [&](size_t way, size_t piece, int64_t off) { rest[way][piece] += takes * off / kGainParts; });
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    for (Taker& taker : takers) {
+      const int64_t squares = squares_of(taker.asks);
+      if (squares == 0) continue;
+      take(taker, -taker.takes);
+      int64_t products = 0;
+      each_off(taker.asks, [&](size_t way, size_t piece, int64_t off) { products += off * (rest[way][piece] - mean_of(rest[way])); });
+      taker.takes = std::clamp<int64_t>(-products / std::max<int64_t>(squares / kGainParts, 1), 0, kRatioMost);
+      take(taker, taker.takes);
+    }
+  }
+  return rest;
 }
 
 // Of the mean of a spell, in parts of it.
-int64_t variance_of(const Pieces& pieces, const Piece& mean, int64_t takes, int64_t work) {
+int64_t variance_of(const Numbers& rest, int64_t work) {
   int64_t squares = 0;
-  for (const Piece& piece : pieces) {
-    const int64_t off = piece.work - mean.work + takes * (piece.others - mean.others) / kGainParts;
-    squares += off * off;
-  }
-  const int64_t count = std::ssize(pieces);
+  const int64_t mean = mean_of(rest);
+  for (const int64_t each : rest) squares += (each - mean) * (each - mean);
+  const int64_t count = std::ssize(rest);
   if (count < 2) return kErrorMost * kErrorMost;  // not known
   return std::min(squares / (count * (count - 1)), kSquaresMost) * kGainParts * kGainParts / (work * work);
+}
+
+// Of what was put aside, as how much each request takes is known no better than what is left unexplained.
+int64_t variance_of_takers(const BothWays& rest, const std::vector<Taker>& takers, int64_t work) {
+  const int64_t pieces = std::ssize(rest[0]) + std::ssize(rest[1]);
+  const int64_t unexplained = squares_of(rest) / std::max<int64_t>(pieces - 2 - std::ssize(takers), 1);
+  int64_t sum = 0;
+  for (const Taker& taker : takers) {
+    const int64_t swing = swing_of(taker.asks), squares = squares_of(taker.asks);
+    if (swing == 0) continue;
+    if (squares == 0) return kErrorMost * kErrorMost;  // not known
+    sum += std::min(unexplained, kSquaresMost) * std::min(swing * swing * kGainParts / squares, kGainParts * kGainParts) / kGainParts;
+  }
+  return std::min(sum, kSquaresMost) * kGainParts * kGainParts / (work * work);
 }
 
 }  // namespace
 
 ShareGain gain_of(const SpellPieces& spells, const std::map<ClientId, int>& seldom) {
-  const PieceRates means = means_of(spells);
-  const std::array<Pieces, 2> pieces = {pieces_of(spells[0], means, seldom), pieces_of(spells[1], means, seldom)};
-  const std::array<Piece, 2> mean = {mean_of(pieces[0]), mean_of(pieces[1])};
-  const int64_t takes = taken_by_others(pieces, mean);
+  const BothWays work = work_of(spells, seldom);
+  std::vector<Taker> takers = takers_of(spells, seldom);
+  const BothWays rest = learn_takers(work, takers);
+  int64_t taken = 0;
+  for (const Taker& taker : takers) taken += taker.takes * swing_of(taker.asks) / kGainParts;
   // Who lies decides no more than one that goes from nothing to all it can.
-  const int64_t moved = std::clamp(takes * (mean[1].others - mean[0].others) / (2 * kGainParts), -kGainParts, kGainParts);
-  const int64_t together = std::max<int64_t>(mean[0].work - moved, 0), turns = std::max<int64_t>(mean[1].work + moved, 0);
+  const int64_t moved = std::clamp(taken / 2, -kGainParts, kGainParts);
+  const int64_t together = std::max<int64_t>(mean_of(work[0]) - moved, 0), turns = std::max<int64_t>(mean_of(work[1]) + moved, 0);
   if (together == 0 || turns == 0) return {};
   const int64_t ratio = std::min(turns * kGainParts / together, kRatioMost);
-  const int64_t relative = variance_of(pieces[0], mean[0], takes, together) + variance_of(pieces[1], mean[1], takes, turns);
-  const int64_t bounded = std::clamp(relative, kErrorLeast * kErrorLeast, kErrorMost * kErrorMost);
-  return {ratio, bounded * (ratio * ratio / kGainParts) / kGainParts};
+  const int64_t relative =
+      variance_of(rest[0], together) + variance_of(rest[1], turns) + variance_of_takers(rest, takers, (together + turns) / 2);
+  const int64_t variance = std::clamp(relative, kErrorLeast * kErrorLeast, kErrorMost * kErrorMost);
+  return {ratio, variance * (ratio * ratio / kGainParts) / kGainParts};
 }
 
 void GainPool::add(const ShareGain& gain) {

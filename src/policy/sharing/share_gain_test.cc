@@ -51,6 +51,56 @@ TEST(ShareGain, RequestsThatFallIntoOneSpellMakeNoDifference) {
   }
 }
 
+// As in seed 1 of "2 that pause between steps, 2 servers" (share_latency_test.cc): one server was busy for all of the first spell and idle
+// in the second, the other did next to nothing, once.
+TEST(ShareGain, AServerThatDidNextToNothingHidesNotWhatAnotherTook) {
+  Spells spells;
+  const int64_t busy[] = {17'933, 18'083, 17'783, 18'450, 11'300};
+  const int64_t left[] = {34'133, 34'416, 34'699, 34'066, 41'199};
+  for (size_t piece = 0; piece < 5; ++piece) spells.add(0, left[piece] / 2, left[piece] / 2, busy[piece]);
+  for (int piece = 0; piece < 5; ++piece) spells.add(1, 24'300 + piece * 50, 24'300 + piece * 50, 0);
+  for (size_t way = 0; way < 2; ++way)
+    for (PieceRates& piece : spells.pieces[way]) piece[4] = way == 0 && &piece == &spells.pieces[0].front() ? 450 : 0;
+  EXPECT_LT(gain_of(spells.pieces, {{3, 0}, {4, 0}}).ratio, kGainParts * 103 / 100) << "1.33 if both count as one";
+}
+
+// Its requests were the same in all of the first spell: what they took cannot be told from what the way did.
+TEST(ShareGain, IsUnsureWhereAServerWasBusyInAllOfOneSpellOnly) {
+  Spells spells;
+  for (int piece = 0; piece < 5; ++piece) spells.add(0, 300'000, 300'000, 30'000);
+  for (int piece = 0; piece < 5; ++piece) spells.add(1, 450'000, 450'000, 0);
+  const ShareGain gain = gain_of(spells.pieces, {{3, 0}});
+  EXPECT_FALSE(gain.is_sure_of(gain.ratio - kGainParts));
+  for (PieceRates& piece : spells.pieces[0]) piece[3] = 0;
+  const ShareGain without = gain_of(spells.pieces, {{3, 0}});
+  EXPECT_TRUE(without.is_sure_of(without.ratio - kGainParts));
+}
+
+// More servers than are told from each other.
+TEST(ShareGain, ManyServersTogetherMakeNoDifferenceOnAverage) {
+  std::mt19937 random;
+  double sum = 0;
+  for (int i = 0; i < 200; ++i) {
+    Spells spells;
+    for (size_t way = 0; way < 2; ++way) {
+      for (int piece = 0; piece < 5; ++piece) {
+        spells.add(way, 0, 0, 0);
+        int64_t left = 100;
+        for (ClientId id = 3; id < 11; ++id) {
+          const auto part = static_cast<int64_t>(random() % (way == 0 ? 13 : 6));
+          spells.pieces[way].back()[id] = part * 1000;
+          left -= part;
+        }
+        for (const ClientId id : {1, 2}) spells.pieces[way].back()[id] = (way == 0 ? 4'500 : 5'000) * left;
+      }
+    }
+    std::map<ClientId, int> seldom;
+    for (ClientId id = 3; id < 11; ++id) seldom[id] = 0;
+    sum += static_cast<double>(gain_of(spells.pieces, seldom).ratio) / 200;
+  }
+  EXPECT_NEAR(sum, 11'111, 1000) << "18'000 if nothing were put aside";
+}
+
 // What it says of its requests goes with what the others get done, and is another in each way.
 TEST(ShareGain, OneThatLiesOfItsRequestsMovesItAsMuchAsOneClient) {
   Spells spells;

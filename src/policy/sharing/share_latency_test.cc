@@ -83,9 +83,11 @@ TEST_P(RequestsBeside, TakeNoLongerThanTogetherAndNoWorkIsLost) {
   SCOPED_TRACE("NVSHARE_TEST_SEED=" + std::to_string(first) + ", " + std::to_string(seeds) + " seeds");
   Served together, turns, chosen;
   for (unsigned seed = first; seed < first + seeds; ++seed) {
-    together.add(serve(GetParam(), Shared::kTogether, seed));
+    const Served as_driver = serve(GetParam(), Shared::kTogether, seed), as_chosen = serve(GetParam(), Shared::kAuto, seed);
+    EXPECT_GE(as_chosen.work, 0.98 * as_driver.work) << "seed " << seed;
+    together.add(as_driver);
     turns.add(serve(GetParam(), Shared::kTurns, seed));
-    chosen.add(serve(GetParam(), Shared::kAuto, seed));
+    chosen.add(as_chosen);
   }
   if (std::getenv("NVSHARE_TEST_SHOW") != nullptr)
     std::cout << std::fixed << std::setprecision(3) << std::setw(44) << GetParam().name << "  work " << together.work / seeds << " "
