@@ -48,5 +48,19 @@ TEST(ShareBursts, LongBurstsArePutApartForAsLongAsTheyRepeatThemselves) {
   }
 }
 
+// In the moment that tells who leaves gaps bursts wait for each other, which is no work of theirs.
+TEST(ShareBursts, WhatABurstWaitsForOthersHidesNotThatItsProgramPauses) {
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    Machine machine(time_slicing, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs, .seed = seed});
+    machine.add({});
+    machine.add({});
+    machine.add({.burst = 3, .pause = 7, .varies = 2});
+    machine.add({.burst = 10, .every = 250});
+    machine.run(3 * kSec);
+    EXPECT_EQ(machine.chosen(), SharingWay::kTurns) << "seed " << seed;
+    EXPECT_GT(machine.work_in(10 * kSec), 0.93) << "seed " << seed;
+  }
+}
+
 }  // namespace
 }  // namespace nvshare::policy::testing

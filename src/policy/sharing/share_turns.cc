@@ -36,6 +36,10 @@ Duration unused_in(const Client& client, Instant from, Instant now) {
   return client.share.unused + (client.holds_lock() || client.waits() ? 0 : now - std::max(client.past.released_at, from));
 }
 
+Duration used_in(const Client& client, Instant from, Instant now) {
+  return client.share.used + (client.holds_lock() ? now - std::max(client.turn.granted_at, from) : 0);
+}
+
 uint64_t group_of(const Gpu& gpu, const Client& client) {
   return in_measured_turns(gpu, client) ? share_group_of(client.tenant) : client.share.group;
 }
@@ -92,7 +96,10 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
   const auto moments = static_cast<int>((moment.apart_for + kBurstsApart - kLeast) / kBurstsApart);
   for (auto& [id, client] : gpu.clients) {
     if (moment.learns && moment.apart_for >= kLongMoment / 2) {
-      client.share.gappy = unused_in(client, moment.began, context.now) >= kLongMoment / kGappyPart;
+      // Waiting for another's burst tells nothing of its own.
+      const Duration unused = unused_in(client, moment.began, context.now);
+      const Duration known = used_in(client, moment.began, context.now) + unused;
+      if (known >= kBurstsApart) client.share.gappy = unused >= known / kGappyPart;
       if (!client.share.gappy) gpu.share_trial.seldom.erase(id);
     }
     if (client.past.released_at > moment.began) client.share.held_moments = 0;
@@ -318,10 +325,8 @@ void note_share_turn(const Context& context, const Gpu& gpu, Client& client, boo
   if (!gpu.share_turn.watches_gaps()) return;
   ShareMember& share = client.share;
   share.leaves_by_choice = by_choice;
-  if (in_measured_turns(gpu, client)) {
-    share.used += context.now - std::max(client.turn.granted_at, share.watched_from);
-    return share.judge_gaps(context.now);
-  }
+  share.used += context.now - std::max(client.turn.granted_at, share.watched_from);
+  if (in_measured_turns(gpu, client)) return share.judge_gaps(context.now);
   if (!by_choice) return;
   if (gpu.share_turn.group || share.beside_until > context.now) return share.note_gap(context.now);
   share.gaps_in_row = 1;  // nobody else takes turns, so that only moments can tell; in them a shorter pause is enough
