@@ -23,6 +23,7 @@ using ConnectionId = uint64_t;
 struct RegisteredClient {
   ConnectionId connection = 0;
   policy::ClientId id = 0;
+  uint64_t joined_as = 0;  // the how-manieth client that joined: Clients::joined() then
   policy::GpuId gpu = 0;
   policy::TenantId tenant = 0;
   pid_t pid = 0;  // 0: not known
@@ -65,8 +66,11 @@ struct RegisteredClient {
     std::string name;
   };
   Mps mps;
-  uint64_t share_group = 0;  // as the policy was told last (policy::ClientShares)
-  bool measured = false;     // the same
+  struct Shares {  // as the policy was told last (policy::ClientShares)
+    uint64_t group = 0;
+    bool measured = false;
+  };
+  Shares shares;
   OverheadWatch overhead;
 
   // What it says that it has.
@@ -100,6 +104,8 @@ class Clients {
   RegisteredClient& add(RegisteredClient client) {
     const policy::ClientId id = client.id;
     if (client.pid != 0) of_processes_[{client.pid, client.gpu}] = id;
+    client.joined_as = ++joined_;
+    by_joining_.emplace_hint(by_joining_.end(), client.joined_as, id);
     return *all_.try_emplace(id).first = std::move(client);
   }
   void erase(policy::ClientId id) {
@@ -107,10 +113,17 @@ class Clients {
     if (client == nullptr) return;
     elsewhere_ -= client->elsewhere;
     if (client->pid != 0) of_processes_.erase({client->pid, client->gpu});
+    by_joining_.erase(client->joined_as);
     all_.erase(id);
     ++left_;
   }
-  uint64_t left() const { return left_; }  // so far
+  uint64_t left() const { return left_; }      // so far
+  uint64_t joined() const { return joined_; }  // the same
+  // Null: nobody is there that joined after the client of that number and up to the one of the last. Else the first of them.
+  const RegisteredClient* next_joined(uint64_t after, uint64_t last) const {
+    const auto at = by_joining_.upper_bound(after);
+    return at == by_joining_.end() || at->first > last ? nullptr : find(at->second);
+  }
 
   // Null: there is none.
   RegisteredClient* find(policy::ClientId id) { return all_.find(id); }
@@ -129,8 +142,9 @@ class Clients {
  private:
   HashedMap<policy::ClientId, RegisteredClient> all_;
   std::map<std::pair<pid_t, policy::GpuId>, policy::ClientId> of_processes_;
+  std::map<uint64_t, policy::ClientId> by_joining_;  // RegisteredClient::joined_as
   int64_t elsewhere_ = 0;
-  uint64_t left_ = 0;
+  uint64_t left_ = 0, joined_ = 0;
 };
 
 }  // namespace nvshare::scheduler

@@ -27,9 +27,9 @@ void ClientSharing::tell(RegisteredClient& client, policy::Instant now) {
   const Sharing sharing = (tenant != nullptr ? sharing_of(tenant->sharing_in_force()) : std::nullopt).value_or(at_.settings.sharing);
   const uint64_t group = client.mps.group != 0 ? client.mps.group : sharing == Sharing::kTurns ? policy::share_group_of(client.tenant) : 0;
   const bool measured = sharing == Sharing::kAuto && client.version >= kTellsProgress;
-  if (group == client.share_group && measured == client.measured) return;
-  client.share_group = group;
-  client.measured = measured;
+  if (group == client.shares.group && measured == client.shares.measured) return;
+  client.shares.group = group;
+  client.shares.measured = measured;
   at_.policy.apply(policy::ClientShares{client.id, group, measured}, now);
 }
 

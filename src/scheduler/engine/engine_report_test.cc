@@ -6,6 +6,7 @@
 #include <new>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "scheduler/engine/reports.h"
 #include "scheduler/testing/failing_memory.h"
@@ -125,6 +126,80 @@ TEST_F(EngineTest, ClientsThatComeAndGoWhileAReportIsMadeAreInItOnceOrNot) {
   EXPECT_GE(ids.size(), kClients - 10);
   EXPECT_LE(ids.size(), kClients + 10);
   EXPECT_GE(tenants_of(report).size(), kClients - 10);
+}
+
+// After a restart it has its former id, which may be among those whose part is made already.
+TEST_F(EngineTest, AClientThatComesBackWhileAReportIsMadeIsInItOnce) {
+  settings_.policy.overhead_default = kMiB;
+  alive_.emplace();
+  for (ConnectionId id = 1; id <= kClients; ++id) {
+    alive_->insert(static_cast<pid_t>(100'000 + id));
+    join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  }
+  std::vector<uint64_t> ids;
+  for (const auto& client : status_of(engine().parts(), now_).clients) ids.push_back(client.id);
+  ASSERT_EQ(ids.size(), kClients);
+  engine_.reset();
+  packets_ = {};
+  const auto comes_back = [&](ConnectionId id) { join(id, static_cast<pid_t>(100'000 + id), kMiB, 0, ids[id - 1]); };
+  for (ConnectionId id = 3; id < kClients; ++id) comes_back(id);
+  ReportInParts parts(engine().parts(), now_);
+  ASSERT_FALSE(parts.go_on(now_));
+  comes_back(1);         // behind the part that is made
+  comes_back(kClients);  // in one that comes
+  bool is_second_back = false;
+  while (!parts.go_on(now_)) {
+    if (parts.clients().size() < kClients - 2 || std::exchange(is_second_back, true)) continue;
+    comes_back(2);  // when all parts of its GPU's are made
+  }
+  ASSERT_TRUE(is_second_back);
+  std::multiset<uint64_t> in_report;
+  const protocol::admin::StatusReport report = parts.take();
+  for (const auto& client : report.clients) in_report.insert(client.id);
+  EXPECT_EQ(in_report, std::multiset<uint64_t>(ids.begin(), ids.end()));
+  for (const auto& tenant : report.tenants) {
+    EXPECT_EQ(tenant.memory.size(), 1u) << tenant.name;
+    EXPECT_EQ(tenant.usage.size(), 1u) << tenant.name;
+  }
+}
+
+// Of a tenant on two GPUs the first client there leaves while the report is made, and the next one is not back since the scheduler was
+// restarted: what comes with the absent is behind what was found on the other GPU.
+TEST_F(EngineTest, ATenantsMemoryIsInAReportOnceWhereItsNextClientIsAbsent) {
+  const pid_t back = getpid(), absent = getppid();  // of one tenant
+  look_at_cgroups_ = [](pid_t) -> std::string { return "0::/system.slice/shared.service\n"; };
+  has_nvml_ = false;
+  const auto join_on = [&](ConnectionId connection, pid_t pid, uint8_t gpu, uint64_t id) {
+    Peer peer;
+    peer.pid = pid;
+    peer.start_time = start_time_of(pid);
+    engine().connected(connection, std::move(peer));
+    auto message = test_registration(kMiB);
+    message.gpu_uuid[0] = gpu;
+    message.client_id = id;
+    send(connection, message);
+    return packets_.last<protocol::Registered>(connection).value_or(protocol::Registered{}).client_id;
+  };
+  const uint64_t first = join_on(1, back, 1, 0), next = join_on(2, absent, 1, 0), on_other = join_on(3, back, 2, 0);
+  ASSERT_LT(first, next);
+  engine_.reset();
+  ASSERT_EQ(join_on(11, back, 1, first), first);
+  ASSERT_EQ(join_on(13, back, 2, on_other), on_other);
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);
+  ASSERT_TRUE(engine().parts().ledger.knows(next)) << "the absent one's memory counts";
+  ReportInParts parts(engine().parts(), now_);
+  while (parts.clients().size() < 2) ASSERT_FALSE(parts.go_on(now_));
+  engine().disconnected(11, "it left", ++now_);
+  while (!parts.go_on(now_)) {
+  }
+  const protocol::admin::StatusReport report = parts.take();
+  ASSERT_EQ(report.tenants.size(), 1u);
+  std::multiset<std::string> gpus, shown;
+  for (const auto& gpu : report.gpus) gpus.insert(gpu.uuid);
+  for (const auto& memory : report.tenants[0].memory) shown.insert(memory.gpu);
+  EXPECT_EQ(gpus.size(), 2u);
+  EXPECT_EQ(shown, gpus);
 }
 
 // Another thread writes clients while more are added: what it reads is not moved under its hands.

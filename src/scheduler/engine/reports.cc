@@ -262,7 +262,8 @@ admin::TenantReport* ReportsOfTenants::find(policy::TenantId id) const {
   return at == by_id_.end() || at->id != id ? nullptr : at->report;
 }
 
-ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now) : engine_(engine) {
+ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now)
+    : engine_(engine), joined_(engine.clients.joined()), newcomers_(joined_) {
   report_.runtime_dir = engine.settings.runtime_dir;
   report_.epoch = engine.epoch;
   report_.changes = engine.steps.changes();
@@ -283,12 +284,16 @@ ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now) : e
 
 bool ReportInParts::go_on(policy::Instant now) {
   if (at_ == gpus_.size() && (next_ == Next::kClients || next_ == Next::kUse)) {
-    next_ = next_ == Next::kClients ? Next::kTenants : Next::kLimits;
+    next_ = next_ == Next::kClients ? Next::kNewcomers : Next::kLimits;
+    newcomers_ = engine_.clients.joined();
     at_ = 0;
   }
   switch (next_) {
     case Next::kClients:
       add_clients(now);
+      return false;
+    case Next::kNewcomers:
+      add_newcomers(now);
       return false;
     case Next::kTenants:
       add_tenants();
@@ -324,13 +329,40 @@ void ReportInParts::add_clients(policy::Instant now) {
   const size_t before = view.clients.size();
   if (is_still_there(gpus_[at_])) policy::view_clients(engine_.steps.state(), view.gpu, kClientsAtOnce, now, view.clients);
   const std::span<const policy::ClientView> clients = std::span(view.clients).subspan(before);
+  add_reports(clients, gpu, now);
+  if (clients.size() < kClientsAtOnce) ++at_;
+}
+
+// At most kClientsAtOnce, for which there is room.
+void ReportInParts::add_reports(std::span<const policy::ClientView> clients, const std::string& gpu, policy::Instant now) {
   const KnownOfPart known = known_of(engine_, clients, limits_);
   for (size_t i = 0; i < clients.size(); ++i) {
     admin::ClientReport& report = report_.clients.emplace_back();
     report_of(clients[i], known[i], gpu, now, report);
     report.waiting_for = waiting_sentence(engine_, clients[i], now);
   }
-  if (clients.size() < kClientsAtOnce) ++at_;
+}
+
+// Those that joined since the report was begun, where the clients behind them were in it already: who comes back may have its former id,
+// and its GPU may be one of the first.
+void ReportInParts::add_newcomers(policy::Instant now) {
+  make_room();
+  for (size_t count = 0; count < kClientsAtOnce; ++count) {
+    const RegisteredClient* client = engine_.clients.next_joined(joined_, newcomers_);
+    if (client == nullptr) {
+      next_ = Next::kTenants;
+      return;
+    }
+    joined_ = client->joined_as;
+    const auto gpu = std::ranges::find(gpus_, client->gpu, [](const OfGpu& each) { return each.view.gpu; });
+    if (gpu == gpus_.end() || !is_still_there(*gpu)) continue;
+    const auto at = std::ranges::lower_bound(gpu->view.clients, client->id, {}, &policy::ClientView::client);
+    if (at != gpu->view.clients.end() && at->client == client->id) continue;
+    const auto view = policy::view_of_client(engine_.steps.state(), client->id, now);
+    if (!view) continue;
+    const auto added = gpu->view.clients.insert(at, view->clients.front());
+    add_reports(std::span(&*added, 1), report_.gpus[gpu->index].uuid, now);
+  }
 }
 
 void ReportInParts::add_tenants() {

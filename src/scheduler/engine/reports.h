@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,7 +51,7 @@ class ReportInParts {
   protocol::admin::StatusReport take() { return std::move(report_); }
 
  private:
-  enum class Next { kClients, kTenants, kUse, kLimits, kRest };
+  enum class Next { kClients, kNewcomers, kTenants, kUse, kLimits, kRest };
   struct OfGpu {
     enum class Use { kOfGpu, kCompute, kOfTenants };
     size_t index;           // in report_.gpus
@@ -60,6 +61,8 @@ class ReportInParts {
   };
 
   void add_clients(policy::Instant now);
+  void add_newcomers(policy::Instant now);
+  void add_reports(std::span<const policy::ClientView> clients, const std::string& gpu, policy::Instant now);
   void add_tenants();
   void add_use(policy::Instant now);
   void forget_those_that_left(OfGpu& gpu) const;
@@ -74,6 +77,8 @@ class ReportInParts {
   std::vector<OfGpu> gpus_;
   Next next_ = Next::kClients;
   size_t at_ = 0;       // in gpus_
+  uint64_t joined_;     // Clients::joined(): those up to then are in the report
+  uint64_t newcomers_;  // the same: those up to then are to be
   std::string tenant_;  // the key of the last that is in the report
   bool any_tenant_ = false;
   ReportsOfTenants of_tenants_;             // in report_; once all are there
