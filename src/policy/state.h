@@ -201,7 +201,8 @@ struct ShareTrial {
 
 // Whose turn it is among groups of clients that share the GPU in different ways (share_turns.cc).
 struct ShareTurn {
-  int64_t members = 0;            // clients that are in a group
+  int64_t members = 0;            // clients that are in a group, or measured
+  int64_t told = 0;               // of those: in a group
   std::optional<uint64_t> group;  // none: they run as memory allows
   Instant began = 0;
   struct Moment {

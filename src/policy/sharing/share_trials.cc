@@ -47,11 +47,12 @@ bool stands_apart(const Context& context, const Client& client) {
 // that were told how they share, with whom those take turns.
 std::optional<std::vector<ClientId>> mix_on(const Context& context, Gpu& gpu) {
   std::vector<ClientId> mix;
-  if (gpu.holders.size() + gpu.waiting.size() > kClientsMost) return std::nullopt;
+  size_t in_use = gpu.holders.size() + gpu.waiting.size();
+  if (in_use > kClientsMost) return std::nullopt;
   bool all = true;
   const auto count = [&](const Client& client) {
     if (stands_apart(context, client)) {
-      all &= std::none_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.share.group != 0; });
+      all &= gpu.share_turn.told == 0;
       gpu.share_trial.works_changed |= gpu.share_trial.apart.insert(client.id).second;
     } else if (client.share.measured) {
       mix.push_back(client.id);
@@ -60,10 +61,10 @@ std::optional<std::vector<ClientId>> mix_on(const Context& context, Gpu& gpu) {
   for (const auto& [grant, client] : gpu.holders) count(*client);
   for (const auto& [id, client] : gpu.waiting) count(*client);
   for (auto at = gpu.lately.rbegin(); at != gpu.lately.rend() && context.now - at->first < kLately; ++at) {
-    if (mix.size() > kClientsMost) break;
+    if (++in_use > kClientsMost) return std::nullopt;
     count(gpu.clients.at(at->second));
   }
-  if (!all || mix.size() > kClientsMost) return std::nullopt;
+  if (!all) return std::nullopt;
   std::sort(mix.begin(), mix.end());
   return mix;
 }
@@ -455,8 +456,6 @@ void settle_share_trials(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   if (trial.measured == 0) return run_together(context, gpu);
   const bool tries = trial.phase != ShareTrial::Phase::kNone;
-  // What somebody else took of the GPU is there again.
-  trial.works_changed |= std::erase_if(trial.apart, [&](ClientId id) { return !gpu.clients.contains(id); }) > 0;
   const std::optional<std::vector<ClientId>> mix = mix_on(context, gpu);
   see_mix(trial, mix, context.now);
   const bool possible = mix && gpu.quota.mode == GpuMode::kUnlimited;

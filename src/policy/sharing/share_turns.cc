@@ -284,6 +284,7 @@ void watch_gaps(const Context& context, Gpu& gpu) {
 
 void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
   gpu.share_turn.members += (event.group != 0 || event.measured) - client.share.is_in_group();
+  gpu.share_turn.told += (event.group != 0) - (client.share.group != 0);
   gpu.share_trial.measured += event.measured - client.share.measured;
   client.share.gappy |= event.measured && !client.share.measured;
   client.share.group = event.group;
@@ -291,7 +292,10 @@ void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
 }
 
 void forget_shares(Gpu& gpu, const Client& client) {
+  // What somebody else took of the GPU is there again.
+  gpu.share_trial.works_changed |= gpu.share_trial.apart.erase(client.id) > 0;
   gpu.share_turn.members -= client.share.is_in_group();
+  gpu.share_turn.told -= client.share.group != 0;
   gpu.share_trial.measured -= client.share.measured;
 }
 
