@@ -28,6 +28,7 @@ SETTINGS = {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_SWITCH_TIME_FIXED": "3
 # Two of them do not fit together, so they take turns; each computes for so long that it outlasts an upgrade.
 JOB = ("nvshare-demo-job", "--bytes", "36M", "--block", "3M", "--steps", "250")
 COMPUTE_US = "2000"
+ALONE_S, IN_TURNS_S = 60, 120  # on a busy machine; else a second, and ten
 # What any package changes, and what is not the package's.
 NOT_ITS = ("dev/", "proc/", "sys/", "run/systemd/", "run/log/", "root/", "tmp/", "var/cache/", "var/log/", "var/tmp/", "var/lib/apt/", "var/lib/dpkg/status",
            "var/lib/dpkg/available", "var/lib/dpkg/diversions", "var/lib/dpkg/lock", "var/lib/dpkg/triggers/", "var/lib/systemd/timers/", "etc/ld.so.cache")
@@ -88,10 +89,20 @@ class FreshMachine(unittest.TestCase):
         return subprocess.Popen(self.machine.words(*self.with_stand_in(*under, *JOB, "--seed", seed, "--compute-us", compute_us)), stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
-    def checksum(self, job):
-        said, errors = job.communicate(timeout=120)
+    def checksum(self, job, seconds=IN_TURNS_S):
+        try:
+            said, errors = job.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            stands, log = self.where_jobs_stand(), self.machine.called("journalctl", "--no-pager", "-n", "30", "-u", SERVICE)[1]
+            job.kill()
+            self.fail(f"a job did not end within {seconds} s; its threads:\n{stands}the scheduler's log:\n{log}")
         self.assertEqual(job.returncode, 0, said + errors)
         return json.loads(said.splitlines()[-1])["checksum"]
+
+    def where_jobs_stand(self):
+        """Of each thread the name, the state, and what it waits for in the kernel."""
+        return self.machine.called("sh", "-c", 'for p in /proc/[0-9]*; do [ "$(cat $p/comm)" = nvshare-demo-jo ] || continue; for t in $p/task/*; do '
+                                   'echo "$(cat $t/comm) $(cut -d" " -f3 $t/stat) $(cat $t/wchan) $(cat $t/syscall)"; done; done 2> /dev/null')[1]
 
     def until(self, what, seconds=30):
         end = time.monotonic() + seconds
@@ -137,7 +148,7 @@ class FreshMachine(unittest.TestCase):
         self.machine.path("/etc/default/nvshare-scheduler").write_text("".join(f"{name}={value}\n" for name, value in {**STAND_IN, **SETTINGS}.items()))
         self.run_there("systemctl", "restart", SERVICE)
         self.assertEqual([gpu["nvml"] for gpu in self.status()["gpus"]], [True])
-        alone = [self.checksum(self.job(seed)) for seed in "12"]
+        alone = [self.checksum(self.job(seed), ALONE_S) for seed in "12"]
 
         self.step("It dies, and comes back")
         first = self.process()
