@@ -33,6 +33,32 @@ size_t looks_of(const TenantReport& tenant) {
   return looks;
 }
 
+// Clients by their ids, which are asked for mostly in the order that the clients are in: then none needs to be looked up.
+class Finder {
+ public:
+  explicit Finder(std::vector<ClientReport>& clients) : clients_(clients) {}
+
+  ClientReport* find(uint64_t id) {
+    for (size_t ahead = 0; ahead < 2 && next_ + ahead < clients_.size(); ++ahead) {  // one of them may have left
+      if (clients_[next_ + ahead].id != id) continue;
+      next_ += ahead + 1;
+      return &clients_[next_ - 1];
+    }
+    if (index_.empty()) {
+      for (size_t i = 0; i < clients_.size(); ++i) index_[clients_[i].id] = i;
+    }
+    const auto at = index_.find(id);
+    if (at == index_.end()) return nullptr;
+    next_ = at->second + 1;
+    return &clients_[at->second];
+  }
+
+ private:
+  std::vector<ClientReport>& clients_;
+  size_t next_ = 0;
+  std::unordered_map<uint64_t, size_t> index_;  // made when it is needed
+};
+
 }  // namespace
 
 uint64_t ChangeMarks::see(Known& known, uint64_t id, size_t looks) const {
@@ -121,16 +147,15 @@ StatusReport news_since(const StatusReport& report, uint64_t since) {
 bool complete(StatusReport& news, StatusReport before) {
   if (news.since == 0) return true;
   if (news.epoch != before.epoch || news.pid != before.pid || news.since != before.changes) return false;
-  std::unordered_map<uint64_t, ClientReport*> known, changed;
-  for (ClientReport& client : before.clients) known[client.id] = &client;
-  for (ClientReport& client : news.clients) changed[client.id] = &client;
+  Finder known(before.clients), changed(news.clients);
   std::vector<ClientReport> clients;
   clients.reserve(news.there.size());
   for (const uint64_t id : news.there) {
-    if (const auto at = changed.find(id); at != changed.end()) {
-      clients.push_back(std::move(*at->second));
-    } else if (const auto old = known.find(id); old != known.end()) {
-      clients.push_back(std::move(*old->second));
+    ClientReport* const old = known.find(id);
+    if (ClientReport* const now = changed.find(id)) {
+      clients.push_back(std::move(*now));
+    } else if (old != nullptr) {
+      clients.push_back(std::move(*old));
       clients.back().since_ns += news.uptime_ns - before.uptime_ns;
     }
   }

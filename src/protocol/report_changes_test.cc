@@ -108,6 +108,28 @@ TEST(ReportChanges, AllIsSentToViewersThatKnowNothingOrAnotherScheduler) {
   EXPECT_FALSE(complete(news, before)) << "not since that report";
 }
 
+// Clients leave, come and change their places: at any of them the rest is still found.
+TEST(ReportChanges, WhatIsLeftOutIsPutBackWhereverItIs) {
+  using Clients = std::vector<std::pair<uint64_t, std::string>>;
+  const Clients first = {{1, "idle"}, {2, "idle"}, {3, "idle"}, {4, "idle"}, {5, "idle"}, {6, "idle"}};
+  for (const Clients& then :
+       {Clients{{1, "idle"}, {3, "idle"}, {4, "idle"}, {6, "running"}}, Clients{{5, "idle"}, {6, "idle"}},
+        Clients{{6, "idle"}, {5, "idle"}, {4, "running"}, {3, "idle"}, {2, "idle"}, {1, "idle"}},
+        Clients{{7, "idle"}, {1, "idle"}, {9, "idle"}, {2, "waiting"}, {6, "idle"}, {8, "idle"}, {3, "idle"}}, Clients{}}) {
+    ChangeMarks marks;
+    StatusReport before = report_of(1, first), after = report_of(2, then);
+    marks.mark(before);
+    marks.mark(after);
+    StatusReport news = news_since(after, 1);
+    ASSERT_TRUE(complete(news, before));
+    ASSERT_EQ(news.clients.size(), then.size());
+    for (size_t i = 0; i < then.size(); ++i) {
+      EXPECT_EQ(news.clients[i].id, then[i].first);
+      EXPECT_EQ(news.clients[i].state, then[i].second);
+    }
+  }
+}
+
 TEST(ReportChanges, AStateThatComesBackIsAChangeToThoseThatSawAnother) {
   ChangeMarks marks;
   StatusReport report = report_of(1, {{1, "running"}});
