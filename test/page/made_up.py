@@ -7,17 +7,18 @@ import threading
 import time
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "src/scheduler/viewers/page"
-FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
+FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/figures.js": ("figures.js", "text/javascript"),
+         "/page.js": ("page.js", "text/javascript")}
 GIB = 1 << 30
 WAIT_S = 3
 
 
 class Scheduler:
     """Answers as the scheduler's page does (src/scheduler/viewers/page_site.h): `url`; change() changes a client's state, and its GPU's figures go on.
-    `asked` counts the questions; who asks for news has an answer after `wait_s` at the latest."""
+    `told` counts its lines; all of it is told every `wait_s`, and once where that is 0, as where too many follow."""
 
     def __init__(self, gpus=8, clients=200, wait_s=WAIT_S):
-        self.asked, self.wait_s = 0, wait_s
+        self.told, self.wait_s, self.closed = 0, wait_s, False
         self.begin, self.changes, self.changed = time.monotonic(), 1, threading.Condition()
         self.gpus = [f"GPU-{number:04}" for number in range(gpus)]
         self.clients = [{"id": number + 1, "at": 1, "gpu": self.gpus[number % gpus], "state": "idle", "turns": 0} for number in range(clients)]
@@ -29,14 +30,13 @@ class Scheduler:
 
             def do_GET(self):
                 path, _, query = self.path.partition("?")
-                name, kind = FILES.get(path, (None, "application/json"))
-                body = (PAGE / name).read_bytes() if name else owner.answer(query)
+                name, kind = FILES.get(path, (None, "application/x-ndjson"))
                 self.send_response(200)
                 self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 with contextlib.suppress(ConnectionError):  # its reader has gone
-                    self.wfile.write(body)
+                    for part in [(PAGE / name).read_bytes()] if name else owner.lines(query):
+                        self.wfile.write(part)
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -44,6 +44,7 @@ class Scheduler:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):
+        self.closed = True
         self.server.shutdown()
         self.server.server_close()
 
@@ -56,14 +57,19 @@ class Scheduler:
             self.changed.notify_all()
             return client["turns"]
 
-    def answer(self, query):
+    def lines(self, query):
         words = dict(word.split("=", 1) for word in query.split("&") if word)
         since, gpus = int(words.get("changes", 0)), words["gpus"].split(",") if "gpus" in words else self.gpus
-        with self.changed:
-            self.asked += 1
-            if since and not self.changed.wait_for(lambda: any(each["at"] > since and each["gpu"] in gpus for each in self.clients), self.wait_s):
-                since = 0
-            return json.dumps(self.report(since)).encode()
+        while not self.closed:
+            with self.changed:
+                if since and not self.changed.wait_for(lambda: any(each["at"] > since and each["gpu"] in gpus for each in self.clients), self.wait_s):
+                    since = 0
+                self.told += 1
+                line = json.dumps(self.report(since)).encode() + b"\n"
+                since = self.changes
+            yield line
+            if not self.wait_s:
+                return
 
     def report(self, since):
         uptime = int((time.monotonic() - self.begin) * 1e9)

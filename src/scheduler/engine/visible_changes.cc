@@ -60,14 +60,19 @@ bool is_visible(const policy::Event& event, const policy::Actions& actions) {
 }
 
 void ChangesOfGpus::note(const policy::Event& event, const policy::Actions& actions, uint64_t number) {
-  if (const auto* joined = std::get_if<policy::ClientJoined>(&event)) clients_[joined->client] = joined->gpu;
+  if (const auto* joined = std::get_if<policy::ClientJoined>(&event)) {
+    forget(joined->client);
+    clients_[joined->client] = {joined->gpu, joined->tenant};
+    tenants_[joined->tenant].push_back(joined->gpu);
+  }
   const auto note_one = [&](const auto& what) {
     if constexpr (requires { what.client; }) note_of(what.client, number);
     if constexpr (requires { what.gpu; }) note_on(what.gpu, number);
     constexpr bool is_of_client = requires { what.client; };
     constexpr bool is_of_tenant = requires { what.tenant; };
     constexpr bool is_of_all = requires { what.config; };
-    if constexpr (is_of_all || (is_of_tenant && !is_of_client)) note_on_all(number);  // wherever the tenant's clients are
+    if constexpr (is_of_all) note_on_all(number);
+    if constexpr (is_of_tenant && !is_of_client) note_of_tenant(what.tenant, number);
   };
   std::visit(note_one, event);
   const auto note_action = [&](const auto& action) {
@@ -77,7 +82,7 @@ void ChangesOfGpus::note(const policy::Event& event, const policy::Actions& acti
     note_of(action.client, number);
   };
   for (const policy::Action& action : actions) std::visit(note_action, action);
-  if (const auto* left = std::get_if<policy::ClientLeft>(&event)) clients_.erase(left->client);
+  if (const auto* left = std::get_if<policy::ClientLeft>(&event)) forget(left->client);
 }
 
 uint64_t ChangesOfGpus::on(policy::GpuId gpu) const { return std::max(on_all_, gpu < on_gpus_.size() ? on_gpus_[gpu] : 0); }
@@ -89,7 +94,22 @@ void ChangesOfGpus::note_on(policy::GpuId gpu, uint64_t number) {
 
 void ChangesOfGpus::note_of(policy::ClientId client, uint64_t number) {
   const auto at = clients_.find(client);
-  if (at != clients_.end()) note_on(at->second, number);
+  if (at != clients_.end()) note_on(at->second.gpu, number);
+}
+
+void ChangesOfGpus::note_of_tenant(policy::TenantId tenant, uint64_t number) {
+  const auto at = tenants_.find(tenant);
+  if (at == tenants_.end()) return;
+  for (const policy::GpuId gpu : at->second) note_on(gpu, number);
+}
+
+void ChangesOfGpus::forget(policy::ClientId client) {
+  const auto at = clients_.find(client);
+  if (at == clients_.end()) return;
+  const auto of = tenants_.find(at->second.tenant);
+  of->second.erase(std::find(of->second.begin(), of->second.end(), at->second.gpu));
+  if (of->second.empty()) tenants_.erase(of);
+  clients_.erase(at);
 }
 
 }  // namespace nvshare::scheduler

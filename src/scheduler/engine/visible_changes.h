@@ -17,7 +17,8 @@ bool is_visible(const policy::Action& action);
 // That of a step.
 bool is_visible(const policy::Event& event, const policy::Actions& actions);
 
-// The number of the last change that was on each GPU, for viewers that look at some of them. What is of no GPU in particular is on all.
+// The number of the last change that was on each GPU, for viewers that look at some of them. A tenant's is where it has clients; what is of
+// no GPU in particular is on all.
 class ChangesOfGpus {
  public:
   // Of each visible step, in turn.
@@ -29,8 +30,15 @@ class ChangesOfGpus {
  private:
   void note_on(policy::GpuId gpu, uint64_t number);
   void note_of(policy::ClientId client, uint64_t number);
+  void note_of_tenant(policy::TenantId tenant, uint64_t number);
+  void forget(policy::ClientId client);
 
-  std::unordered_map<policy::ClientId, policy::GpuId> clients_;
+  struct Place {
+    policy::GpuId gpu;
+    policy::TenantId tenant;
+  };
+  std::unordered_map<policy::ClientId, Place> clients_;
+  std::unordered_map<policy::TenantId, std::vector<policy::GpuId>> tenants_;  // where their clients are: one for each
   std::vector<uint64_t> on_gpus_;
   uint64_t on_all_ = 0;
 };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "scheduler/engine/visible_changes.h"
@@ -122,10 +123,11 @@ TEST(VisibleChanges, TurnsAndLimitsAreSeenAtOnceFiguresAreNot) {
   EXPECT_FALSE(is_visible(policy::Event(policy::Tick{}), {policy::SendContention{}}));
 }
 
-policy::ClientJoined joined(policy::ClientId client, policy::GpuId gpu) {
+policy::ClientJoined joined(policy::ClientId client, policy::GpuId gpu, policy::TenantId tenant = 0) {
   policy::ClientJoined event{};
   event.client = client;
   event.gpu = gpu;
+  event.tenant = tenant;
   return event;
 }
 
@@ -152,11 +154,28 @@ TEST(VisibleChanges, AreOnTheGpusOfWhomTheyAreAbout) {
   EXPECT_EQ(changes.on(0), 7u) << "it is known no more";
 }
 
-TEST(VisibleChanges, OfATenantOrOfAllAreOnAllGpus) {
+// Each program that starts is a tenant with settings of its own: they woke the viewers of all GPUs.
+TEST(VisibleChanges, OfATenantAreWhereItsClientsAre) {
   ChangesOfGpus changes;
-  changes.note(joined(7, 1), {}, 2);
-  changes.note(policy::TenantPriority{1, 5}, {}, 3);
-  for (policy::GpuId gpu = 0; gpu < 4; ++gpu) EXPECT_EQ(changes.on(gpu), 3u);
+  changes.note(policy::TenantPriority{1, 5}, {}, 1);
+  EXPECT_EQ(changes.on(0), 0u) << "it has no client yet";
+  changes.note(joined(7, 1, 1), {}, 2);
+  changes.note(joined(8, 1, 1), {}, 3);
+  changes.note(joined(9, 3, 1), {}, 4);
+  changes.note(joined(10, 0, 2), {}, 5);
+  changes.note(policy::ComputeLimit{1, 50}, {}, 6);
+  for (const auto& [gpu, number] : {std::pair{0u, 5u}, {1u, 6u}, {2u, 0u}, {3u, 6u}}) EXPECT_EQ(changes.on(gpu), number) << gpu;
+  changes.note(policy::ClientLeft{9, true}, {}, 7);
+  changes.note(policy::ClientLeft{7, true}, {}, 8);
+  changes.note(policy::TenantSuspended{1, true}, {}, 9);
+  for (const auto& [gpu, number] : {std::pair{0u, 5u}, {1u, 9u}, {3u, 7u}}) EXPECT_EQ(changes.on(gpu), number) << gpu;
+  changes.note(policy::ClientLeft{8, true}, {}, 10);
+  changes.note(policy::TenantPriority{1, 6}, {}, 11);
+  EXPECT_EQ(changes.on(1), 10u) << "it has no client any more";
+}
+
+TEST(VisibleChanges, OfAllAreOnAllGpus) {
+  ChangesOfGpus changes;
   changes.note(policy::ConfigChanged{}, {}, 4);
   EXPECT_EQ(changes.on(0), 4u);
   changes.note_on_all(5);

@@ -70,7 +70,7 @@ Result<std::unique_ptr<HttpEndpoint>> HttpEndpoint::serve(const Options& options
     if (!metrics) return error_format("%s at %.80s: %.200s", what, options.address.c_str(), metrics.error().text);
     sites.push_back(std::move(*metrics));
   }
-  if (options.page) sites.push_back(make_page_site(desk, options.page_token));
+  if (options.page) sites.push_back(make_page_site(desk, options.page_token, options.page_feed_lives_ns));
   Result<HttpListener> listener = listen_http(what, options.address);
   if (!listener) return listener.error();
   // Signals are the loop's business: the server's thread inherits this.

@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "loop/event_loop.h"
+#include "scheduler/viewers/page_site.h"
 #include "scheduler/viewers/report_desk.h"
 
 namespace nvshare::scheduler {
@@ -19,6 +20,7 @@ class HttpEndpoint {
     size_t tenants_max = 0;  // that have metrics of their own
     bool page = false;
     std::string page_token;  // empty: the page asks for none
+    int64_t page_feed_lives_ns = kPageFeedLivesNs;
   };
 
   // The error names what cannot be served and the address.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -20,10 +21,10 @@ namespace {
 
 constexpr int64_t kRequestPatienceNs = 2'000'000'000;
 constexpr int64_t kAnswerPatienceNs = 5'000'000'000;
-constexpr int64_t kNewsPatienceNs = 3'000'000'000;
-// Of kConnectionsMax, those whose answer waits for news.
-constexpr size_t kHeldMax = 32;
-constexpr size_t kHeldOfAddressMax = 16;
+// Of kConnectionsMax, those whose answer goes on.
+constexpr size_t kFeedsMax = 32;
+constexpr size_t kFeedsOfAddressMax = 16;
+constexpr int kFeedBufferBytes = 64 << 10;  // the kernel's, for what the reader has not read
 // One more closes the oldest whose request is not there yet, so that half-sent ones keep nobody out.
 constexpr size_t kConnectionsMax = 64;
 constexpr size_t kRequestBytesMax = 8192;
@@ -93,13 +94,13 @@ HttpServer::HttpServer(FileDescriptor listener, std::vector<std::unique_ptr<Http
 void HttpServer::run() {
   while (!ending_) {
     std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-    int64_t next = 0;
+    int64_t next = INT64_MAX;
     for (const Connection& connection : connections_) {
-      polled.push_back({connection.socket.get(), static_cast<short>(connection.head.empty() ? POLLIN : POLLOUT), 0});
-      const int64_t at = connection.request ? connection.answer_at : connection.until;
-      if (next == 0 || at < next) next = at;
+      const bool listens = connection.unsent() == 0;
+      polled.push_back({connection.socket.get(), static_cast<short>(listens ? POLLIN : POLLOUT), 0});
+      next = std::min({next, connection.until, connection.feed && listens ? connection.feed->due_at() : INT64_MAX});
     }
-    const int64_t wait_ms = next == 0 ? -1 : std::max<int64_t>((next - monotonic_ns()) / 1'000'000 + 1, 0);
+    const int64_t wait_ms = next == INT64_MAX ? -1 : std::max<int64_t>((next - monotonic_ns()) / 1'000'000 + 1, 0);
     if (poll(polled.data(), polled.size(), static_cast<int>(wait_ms)) < 0 && errno != EINTR) return;
     if (ending_) return;
     if (polled[1].revents != 0) {
@@ -136,8 +137,7 @@ void HttpServer::accept_all() {
       return;
     }
     if (connections_.size() >= kConnectionsMax) {
-      auto oldest =
-          std::find_if(connections_.begin(), connections_.end(), [](const Connection& c) { return c.head.empty() && !c.request; });
+      auto oldest = std::find_if(connections_.begin(), connections_.end(), [](const Connection& c) { return c.head.empty() && !c.feed; });
       connections_.erase(oldest != connections_.end() ? oldest : connections_.begin());
     }
     Connection& connection = connections_.emplace_back();
@@ -147,14 +147,15 @@ void HttpServer::accept_all() {
   }
 }
 
-bool HttpServer::serve(Connection& connection) {
-  if (!connection.head.empty()) return flush(connection);
+bool HttpServer::serve(Connection& connection) { return connection.unsent() > 0 ? flush(connection) : take_input(connection); }
+
+bool HttpServer::take_input(Connection& connection) {
   char part[2048];
   const ssize_t got = recv(connection.socket.get(), part, sizeof part, MSG_DONTWAIT);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
   connection.in.append(part, static_cast<size_t>(got));
-  if (connection.request) return connection.in.size() <= kRequestBytesMax;  // it is held, and says more
+  if (connection.feed) return connection.in.size() <= kRequestBytesMax;  // it is answered, and says more
   if (connection.in.find("\r\n\r\n") != std::string::npos) return take_request(connection);
   if (connection.in.size() <= kRequestBytesMax) return true;
   return reply(connection, plain_response("431 Request Header Fields Too Large", ""));
@@ -171,7 +172,7 @@ bool HttpServer::take_request(Connection& connection) {
   if (method != "GET" && method != "HEAD") {
     HttpResponse refusal = plain_response("405 Method Not Allowed", "");
     refusal.headers = "Allow: GET, HEAD\r\n";
-    return reply(connection, refusal);
+    return reply(connection, std::move(refusal));
   }
   connection.head_only = method == "HEAD";
   const std::string head = connection.in.substr(0, connection.in.find("\r\n\r\n"));
@@ -183,7 +184,6 @@ bool HttpServer::take_request(Connection& connection) {
   }
   request.host = header_of(head, "host");
   request.authorization = header_of(head, "authorization");
-  connection.answer_at = monotonic_ns() + kNewsPatienceNs;
   connection.request = std::move(request);
   connection.until = monotonic_ns() + kAnswerPatienceNs;  // however long the round before took
   return true;
@@ -198,48 +198,60 @@ HttpResponse HttpServer::response_to(const HttpRequest& request) {
   return plain_response("404 Not Found", where);
 }
 
-bool HttpServer::has_news_for(const HttpRequest& request) const {
-  return std::all_of(sites_.begin(), sites_.end(), [&](const auto& site) { return site->has_news(request); });
-}
-
-// Of those that wait the oldest do.
-bool HttpServer::may_hold(const Connection& connection) const {
-  if (connection.answer_at <= monotonic_ns() || has_news_for(*connection.request)) return false;
-  size_t held = 0, of_address = 0;
+bool HttpServer::may_go_on(const Connection& connection) const {
+  size_t all = 0, of_address = 0;
   for (const Connection& other : connections_) {
-    if (&other == &connection) break;
-    if (!other.request) continue;
-    ++held;
+    if (!other.feed) continue;
+    ++all;
     if (other.peer == connection.peer) ++of_address;
   }
-  return held < kHeldMax && of_address < kHeldOfAddressMax;
+  return all < kFeedsMax && of_address < kFeedsOfAddressMax;
 }
 
 void HttpServer::answer_round() {
-  bool answered = false;
   for (auto at = connections_.begin(); at != connections_.end();) {
     auto here = at++;
-    if (!here->request || may_hold(*here)) continue;
-    const std::optional<HttpRequest> request = std::exchange(here->request, std::nullopt);
-    answered = true;
-    if (!reply(*here, response_to(*request))) connections_.erase(here);
+    if (!here->request && (!here->feed || here->unsent() > 0)) continue;
+    if (!(here->request ? answer(*here) : go_on(*here))) connections_.erase(here);
   }
-  if (!answered) return;
   for (const auto& site : sites_) site->round_is_over();
 }
 
-bool HttpServer::reply(Connection& connection, const HttpResponse& response) {
-  const size_t length = response.body ? response.body->size() : 0;
-  connection.head = "HTTP/1.1 " + response.status + "\r\nContent-Type: " + response.type + "\r\nContent-Length: " + std::to_string(length) +
-                    "\r\nConnection: close\r\n" + response.headers + "\r\n";
-  if (!connection.head_only) connection.body = response.body;
+bool HttpServer::answer(Connection& connection) {
+  HttpResponse response = response_to(*std::exchange(connection.request, std::nullopt));
+  if (response.feed && (connection.head_only || !may_go_on(connection))) {
+    response.body = connection.head_only ? nullptr : response.feed->next();
+    response.feed = nullptr;
+  }
+  return reply(connection, std::move(response));
+}
+
+bool HttpServer::go_on(Connection& connection) {
+  if (connection.feed->is_over()) return false;
+  connection.body = connection.feed->next();
+  if (!connection.body) return true;
   connection.until = monotonic_ns() + kAnswerPatienceNs;
   return flush(connection);
 }
 
+bool HttpServer::reply(Connection& connection, HttpResponse response) {
+  connection.head = "HTTP/1.1 " + response.status + "\r\nContent-Type: " + response.type + "\r\n";
+  // What goes on is as long as the connection.
+  if (!response.feed) connection.head += "Content-Length: " + std::to_string(response.body ? response.body->size() : 0) + "\r\n";
+  connection.head += "Connection: close\r\n" + response.headers + "\r\n";
+  if (!connection.head_only) connection.body = std::move(response.body);
+  connection.until = monotonic_ns() + kAnswerPatienceNs;
+  connection.feed = std::move(response.feed);
+  if (!connection.feed) return flush(connection);
+  connection.in.clear();
+  setsockopt(connection.socket.get(), SOL_SOCKET, SO_SNDBUF, &kFeedBufferBytes, sizeof kFeedBufferBytes);
+  connection.body = connection.feed->next();
+  return flush(connection);
+}
+
 bool HttpServer::flush(Connection& connection) {
-  const size_t head = connection.head.size(), all = head + (connection.body ? connection.body->size() : 0);
-  while (connection.sent < all) {
+  const size_t head = connection.head.size();
+  while (connection.unsent() > 0) {
     const bool in_head = connection.sent < head;
     const std::string& part = in_head ? connection.head : *connection.body;
     const size_t at = in_head ? connection.sent : connection.sent - head;
@@ -247,6 +259,13 @@ bool HttpServer::flush(Connection& connection) {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) return errno == EAGAIN;
     connection.sent += static_cast<size_t>(sent);
+  }
+  if (connection.feed) {
+    connection.head.clear();
+    connection.body = nullptr;
+    connection.sent = 0;
+    connection.until = INT64_MAX;
+    return true;
   }
   shutdown(connection.socket.get(), SHUT_WR);
   return false;

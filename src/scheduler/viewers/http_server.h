@@ -1,7 +1,8 @@
 // As much of HTTP/1.1 as a scraper and the page need: GET or HEAD, one request a connection, answered from sites. One thread serves all
 // connections and waits for none: one whose request is not there within two seconds ends, and so does one whose answer is not read within
-// five; the 65th that is open ends the oldest without a request. A site may hold an answer back for two seconds, until there is news: 16 of
-// one address and 32 in all, so that those that wait leave room for others; one more is answered at once.
+// five; the 65th that is open ends the oldest without a request. An answer may go on (HttpFeed), of 16 connections of one address and 32
+// in all, so that others have room; one more gets its first part alone. A part is begun once the kernel has the one before, and each has
+// to be read within five seconds: a reader that is slow costs one part and the kernel's buffer, kept small.
 #pragma once
 
 #include <atomic>
@@ -24,11 +25,22 @@ struct HttpRequest {
   std::string authorization;  // the same
 };
 
+// An answer that goes on, part by part, until its reader leaves. Called by the server's thread alone.
+class HttpFeed {
+ public:
+  virtual ~HttpFeed() = default;
+  // The next part; null: there is nothing to say yet. Asked once the one before is with the kernel, after look() or at due_at().
+  virtual std::shared_ptr<const std::string> next() = 0;
+  virtual int64_t due_at() const = 0;  // of CLOCK_MONOTONIC
+  virtual bool is_over() const = 0;    // the answer ends here
+};
+
 struct HttpResponse {
   std::string status = "200 OK";
   std::string type = "text/plain; charset=utf-8";
   std::string headers;                      // more of them, each with its "\r\n"
   std::shared_ptr<const std::string> body;  // null: none. Shared by all who get the same
+  std::unique_ptr<HttpFeed> feed;           // in place of the body; ends with the site
 };
 
 HttpResponse plain_response(const char* status, std::string text);
@@ -39,8 +51,6 @@ class HttpSite {
   virtual ~HttpSite() = default;
   // nullopt: the path is not of this site.
   virtual std::optional<HttpResponse> answer(const HttpRequest& request) = 0;
-  // False: there is nothing to say yet. Asked again after look(), for two seconds at most; then it is answered all the same.
-  virtual bool has_news(const HttpRequest& /*request*/) const { return true; }
   // All requests that were there together have been answered: those of one round may have the same answer.
   virtual void round_is_over() {}
   // A sentence for who asks for a path that is of no site: where this one is.
@@ -67,24 +77,28 @@ class HttpServer {
   struct Connection {
     std::string peer;  // its address, without the port
     FileDescriptor socket;
-    int64_t until = 0;
+    int64_t until = 0;  // INT64_MAX: its feed has nothing to say
     std::string in;
-    std::string head;  // of the answer; empty: there is none yet
+    std::string head;  // of the answer; empty: there is none yet, or the feed's first part follows it
     std::shared_ptr<const std::string> body;
     size_t sent = 0;                     // of both together
-    std::optional<HttpRequest> request;  // to be answered in this round, or when there is news
-    int64_t answer_at = 0;               // all the same
+    std::optional<HttpRequest> request;  // to be answered in this round
+    std::unique_ptr<HttpFeed> feed;
     bool head_only = false;
+
+    size_t unsent() const { return head.size() + (body ? body->size() : 0) - sent; }
   };
 
   void accept_all();
   bool serve(Connection& connection);  // false: it ends; so below
+  bool take_input(Connection& connection);
   bool take_request(Connection& connection);
   HttpResponse response_to(const HttpRequest& request);
-  bool has_news_for(const HttpRequest& request) const;
   void answer_round();
-  bool may_hold(const Connection& connection) const;
-  static bool reply(Connection& connection, const HttpResponse& response);
+  bool answer(Connection& connection);
+  bool may_go_on(const Connection& connection) const;
+  static bool go_on(Connection& connection);
+  static bool reply(Connection& connection, HttpResponse response);
   static bool flush(Connection& connection);
 
   FileDescriptor listener_;

@@ -5,6 +5,7 @@ namespace nvshare::scheduler {
 
 extern const char kPageHtml[];
 extern const char kPageCss[];
+extern const char kPageFigures[];
 extern const char kPageScript[];
 
 }  // namespace nvshare::scheduler

@@ -23,7 +23,11 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kReportLivesNs = 333'000'000;
+constexpr int64_t kWholeEveryNs = 3'000'000'000, kWholeLateNs = 5'000'000'000;
+constexpr int kNewsForLate = 2;  // they have the amounts of what has changed, too
+constexpr int64_t kBusyPauseNs = 1'000'000'000;
 constexpr size_t kGpusMax = 64;  // that a question names
+constexpr char kReportPath[] = "/status.json", kFeedPath[] = "/status.jsonl";
 constexpr size_t kTokenMin = 16, kTokenMax = 256;
 
 constexpr char kHeaders[] =
@@ -76,12 +80,6 @@ std::optional<std::vector<std::string_view>> gpus_of(const std::string& query) {
   return gpus;
 }
 
-// The latest change that the query asks about: on the GPUs that it names, else on any.
-uint64_t asked_changes(const ReportDesk& desk, const std::string& query) {
-  const auto gpus = gpus_of(query);
-  return gpus ? desk.changes_on(*gpus) : desk.changes();
-}
-
 // "127.0.0.1:9402", "[::1]", "localhost:80": what no name server has a say in.
 bool is_named_by_nobody(const std::string& host) {
   in6_addr ignored{};
@@ -93,20 +91,81 @@ bool is_named_by_nobody(const std::string& host) {
   return inet_pton(AF_INET, name.c_str(), &ignored) == 1 || strcasecmp(name.c_str(), "localhost") == 0;
 }
 
+// Reports for all who ask in one round of the server: where the scheduler is too busy for one, nobody else waits for it another second.
+class RoundDesk {
+ public:
+  explicit RoundDesk(std::shared_ptr<ReportDesk> desk) : desk_(std::move(desk)) {}
+
+  const ReportDesk& changes() const { return *desk_; }
+  ReportDesk::Report report(uint64_t changes_min) {
+    ReportDesk::Report now = is_too_busy_ ? nullptr : desk_->fresh(kReportLivesNs, changes_min);
+    is_too_busy_ = !now;
+    return now;
+  }
+  void round_is_over() { is_too_busy_ = false; }
+
+ private:
+  const std::shared_ptr<ReportDesk> desk_;
+  bool is_too_busy_ = false;
+};
+
+// /status.jsonl
+class PageFeed final : public HttpFeed {
+ public:
+  PageFeed(RoundDesk& desk, const std::string& query, int64_t lives_ns)
+      : desk_(desk), query_(query), gpus_(gpus_of(query_)), known_(changes_of(query_).value_or(0)), ends_at_(monotonic_ns() + lives_ns) {
+    if (known_ != 0) whole_at_ = monotonic_ns() + kWholeEveryNs;
+  }
+
+  std::shared_ptr<const std::string> next() override {
+    const int64_t now = monotonic_ns();
+    if (now < not_before_) return nullptr;
+    const bool whole = now >= whole_at_, has_news = known_ < latest();
+    if (!whole && !has_news) return nullptr;
+    const ReportDesk::Report report = desk_.report(has_news ? desk_.changes().changes() : 0);
+    if (!report) {
+      not_before_ = now + kBusyPauseNs;
+      return nullptr;
+    }
+    const uint64_t since = whole || known_ >= report->report().changes ? 0 : known_;
+    known_ = report->report().changes;
+    news_ = since == 0 ? 0 : news_ + 1;
+    if (since == 0) whole_at_ = now + kWholeEveryNs;
+    if (news_ == kNewsForLate) whole_at_ += kWholeLateNs - kWholeEveryNs;
+    return report->text(since, true);
+  }
+  int64_t due_at() const override { return std::min(std::max(whole_at_, not_before_), ends_at_); }
+  bool is_over() const override { return monotonic_ns() >= ends_at_; }
+
+ private:
+  // The latest change that it is about: on its GPUs, else on any.
+  uint64_t latest() const { return gpus_ ? desk_.changes().changes_on(*gpus_) : desk_.changes().changes(); }
+
+  RoundDesk& desk_;
+  const std::string query_;
+  const std::optional<std::vector<std::string_view>> gpus_;  // of the query
+  uint64_t known_;
+  const int64_t ends_at_;
+  int64_t whole_at_ = 0, not_before_ = 0;
+  int news_ = 0;  // since all of it
+};
+
 class PageSite final : public HttpSite {
  public:
-  PageSite(std::shared_ptr<ReportDesk> desk, std::string token) : desk_(std::move(desk)), token_(std::move(token)) {
+  PageSite(std::shared_ptr<ReportDesk> desk, std::string token, int64_t feed_lives_ns)
+      : token_(std::move(token)), feed_lives_ns_(feed_lives_ns), desk_(std::move(desk)) {
     const auto add = [&](const char* path, const char* type, const char* text) {
       files_.push_back({path, type, std::make_shared<const std::string>(text)});
     };
     add("/", "text/html; charset=utf-8", kPageHtml);
     add("/page.css", "text/css; charset=utf-8", kPageCss);
+    add("/figures.js", "text/javascript; charset=utf-8", kPageFigures);
     add("/page.js", "text/javascript; charset=utf-8", kPageScript);
   }
 
   std::optional<HttpResponse> answer(const HttpRequest& request) override {
     const auto file = std::find_if(files_.begin(), files_.end(), [&](const File& each) { return each.path == request.path; });
-    if (file == files_.end() && request.path != "/status.json") return std::nullopt;
+    if (file == files_.end() && request.path != kReportPath && request.path != kFeedPath) return std::nullopt;
     HttpResponse response = token_.empty() && !is_named_by_nobody(request.host)
                                 ? plain_response("403 Forbidden", "ask by IP address, or as localhost\n")
                             : file != files_.end() ? HttpResponse{"200 OK", file->type, "", file->text}
@@ -114,12 +173,7 @@ class PageSite final : public HttpSite {
     response.headers += kHeaders;
     return response;
   }
-  bool has_news(const HttpRequest& request) const override {
-    if (request.path != "/status.json" || !is_allowed(request)) return true;
-    const std::optional<uint64_t> known = changes_of(request.query);
-    return !known || *known < asked_changes(*desk_, request.query);
-  }
-  void round_is_over() override { is_too_busy_ = false; }
+  void round_is_over() override { desk_.round_is_over(); }
   std::string where() const override { return "the page is at /"; }
 
  private:
@@ -145,31 +199,30 @@ class PageSite final : public HttpSite {
       refusal.headers = "WWW-Authenticate: Bearer\r\n";
       return refusal;
     }
-    uint64_t known = changes_of(request.query).value_or(UINT64_MAX), changes_min = 0;
-    if (known < asked_changes(*desk_, request.query)) {
-      changes_min = desk_->changes();
-    } else {
-      known = UINT64_MAX;  // its patience is over: all of it, whatever happened on other GPUs
-    }
-    const ReportDesk::Report now = is_too_busy_ ? nullptr : desk_->fresh(kReportLivesNs, changes_min);
-    is_too_busy_ = !now;
-    if (!now) return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));
     HttpResponse response;
+    if (request.path == kFeedPath) {
+      response.type = "application/x-ndjson";
+      response.headers = "X-Accel-Buffering: no\r\n";  // a proxy that collects parts shows them late
+      response.feed = std::make_unique<PageFeed>(desk_, request.query, feed_lives_ns_);
+      return response;
+    }
+    const ReportDesk::Report now = desk_.report(0);
+    if (!now) return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));
     response.type = "application/json";
-    response.body = now->text(known < now->report().changes ? known : 0);
+    response.body = now->text(0);
     return response;
   }
 
-  const std::shared_ptr<ReportDesk> desk_;
   const std::string token_;
+  const int64_t feed_lives_ns_;
   std::vector<File> files_;
-  bool is_too_busy_ = false;  // in this round: nobody else waits for it another second
+  RoundDesk desk_;
 };
 
 }  // namespace
 
-std::unique_ptr<HttpSite> make_page_site(std::shared_ptr<ReportDesk> desk, std::string token) {
-  return std::make_unique<PageSite>(std::move(desk), std::move(token));
+std::unique_ptr<HttpSite> make_page_site(std::shared_ptr<ReportDesk> desk, std::string token, int64_t feed_lives_ns) {
+  return std::make_unique<PageSite>(std::move(desk), std::move(token), feed_lives_ns);
 }
 
 Result<std::string> read_page_token(const std::string& path) {

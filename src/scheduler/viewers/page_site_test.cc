@@ -11,8 +11,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -26,8 +28,9 @@ constexpr char kToken[] = "a-token-of-the-tests";
 
 class PageSiteTest : public ::testing::Test {
  protected:
-  void start(const std::string& token = "") {
+  void start(const std::string& token = "", int64_t feed_lives_ns = kPageFeedLivesNs) {
     HttpEndpoint::Options options;
+    options.page_feed_lives_ns = feed_lives_ns;
     options.address = "127.0.0.1:0";
     options.page = true;
     options.page_token = token;
@@ -47,23 +50,70 @@ class PageSiteTest : public ::testing::Test {
     thread_.join();
   }
 
-  // All of the answer to such a request line and headers.
-  std::string ask(const std::string& line, const std::string& headers = "Host: 127.0.0.1:9402\r\n") {
+  // A connection that asks so; it waits twenty seconds at most for each part.
+  FileDescriptor asks(const std::string& line, const std::string& headers = "Host: 127.0.0.1:9402\r\n", int receive_buffer = 0) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     const std::string url = endpoint_->url();
     address.sin_port = htons(static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1))));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const timeval patience{20, 0};
     setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return "";
+    if (receive_buffer != 0) setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
     const std::string request = line + " HTTP/1.1\r\n" + headers + "\r\n";
-    if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
+    if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return {};
+    return socket;
+  }
+  // All of the answer to such a request line and headers.
+  std::string ask(const std::string& line, const std::string& headers = "Host: 127.0.0.1:9402\r\n") {
+    const FileDescriptor socket = asks(line, headers);
     std::string answer;
     char part[4096];
     for (ssize_t got = 0; (got = recv(socket.get(), part, sizeof part, 0)) > 0;) answer.append(part, static_cast<size_t>(got));
     return answer;
+  }
+  // The reports of an answer that goes on, one after the other.
+  class Follower {
+   public:
+    explicit Follower(FileDescriptor socket) : socket_(std::move(socket)) {}
+    // Nullopt: the server has ended it, or it says nothing for twenty seconds.
+    std::optional<protocol::admin::StatusReport> next() {
+      const std::optional<std::string> line = until("\n");
+      if (!line) return std::nullopt;
+      auto report = protocol::admin::decode_status(*line);
+      EXPECT_TRUE(report) << report.error().text;
+      return report ? std::optional(std::move(*report)) : std::nullopt;
+    }
+    std::string head() { return until("\r\n\r\n").value_or(""); }
+
+   private:
+    std::optional<std::string> until(const std::string& end) {
+      char part[4096];
+      size_t at = 0;
+      while ((at = rest_.find(end)) == std::string::npos) {
+        const ssize_t got = recv(socket_.get(), part, sizeof part, 0);
+        if (got <= 0) return std::nullopt;
+        rest_.append(part, static_cast<size_t>(got));
+      }
+      const std::string text = rest_.substr(0, at);
+      rest_.erase(0, at + end.size());
+      return text;
+    }
+    FileDescriptor socket_;
+    std::string rest_;
+  };
+  Follower follow(const std::string& query = "") {
+    Follower follower(asks("GET /status.jsonl" + query));
+    EXPECT_EQ(status_of(follower.head()), "HTTP/1.1 200 OK");
+    return follower;
+  }
+  void change(uint64_t number, const ReportDesk::OnGpus& on_gpus = {}) {
+    loop_.post([this, number, on_gpus] {
+      report_.changes = number;
+      endpoint_->changed(number, on_gpus);
+    });
   }
   static std::string status_of(const std::string& answer) { return answer.substr(0, answer.find("\r\n")); }
   static std::string body_of(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
@@ -144,47 +194,60 @@ TEST_F(PageSiteTest, WithATokenOnlyWhoHasItReadsFigures) {
   EXPECT_EQ(status_of(ask("GET /", host)), "HTTP/1.1 200 OK") << "the page itself, which asks for the token";
 }
 
-TEST_F(PageSiteTest, WhatIsNewIsAnsweredWhenItIsThere) {
-  start();
-  loop_.post([this] { report_.epoch = report_.changes = 7; });
-  endpoint_->changed(7);
-  using Clock = std::chrono::steady_clock;
-  auto begin = Clock::now();
-  const std::string quiet = body_of(ask("GET /status.json?changes=7"));
-  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(2900)) << "nothing was new";
-  EXPECT_EQ(quiet.find("\"since\""), std::string::npos) << "and in the end it is all of it";
+using Clock = std::chrono::steady_clock;
 
-  std::string news;
-  std::atomic<bool> answered = false;
-  std::thread viewer([&] {
-    news = body_of(ask("GET /status.json?changes=7"));
-    answered = true;
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  EXPECT_FALSE(answered);
+TEST_F(PageSiteTest, WhoFollowsIsToldOfAllAndThenOfWhatIsNew) {
+  start();
+  report_.epoch = 7;
+  change(7);
+  Follower viewer = follow();
+  auto report = viewer.next();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->since, 0u);
+  EXPECT_EQ(report->changes, 7u);
+  EXPECT_EQ(report->tenants.size(), 1u);
   loop_.post([this] {
-    report_.changes = 9;
     report_.clients.emplace_back().id = 5;
     report_.clients.back().changed = 9;
     report_.tenants.back().changed = 3;
-    endpoint_->changed(9);
   });
-  viewer.join();
-  const auto report = protocol::admin::decode_status(news);
-  ASSERT_TRUE(report) << report.error().text;
+  change(9);
+  report = viewer.next();
+  ASSERT_TRUE(report);
   EXPECT_EQ(report->since, 7u);
   EXPECT_EQ(report->changes, 9u);
   EXPECT_EQ(report->clients.size(), 1u);
   EXPECT_TRUE(report->tenants.empty()) << "the viewer has it";
+  const auto begin = Clock::now();
+  report = viewer.next();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->since, 0u) << "and after three seconds of all again, with its amounts";
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(2000));
 }
 
-// Beside changes on other GPUs one on these is waited for, and in the end the answer is all of it.
+TEST_F(PageSiteTest, WhoHasAReportBeginsWithWhatIsNew) {
+  start();
+  change(9);
+  auto report = follow("?changes=7").next();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->since, 7u);
+  const auto begin = Clock::now();
+  report = follow("?changes=9").next();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->since, 0u) << "nothing was new";
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(2900));
+  report = follow("?changes=nine").next();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->since, 0u) << "no number: as who has none";
+}
+
+// Beside changes on other GPUs one on these is waited for.
 TEST_F(PageSiteTest, WhatIsNewOnTheNamedGpusIsWaitedFor) {
   start();
-  loop_.post([this] { report_.epoch = report_.changes = 9; });
-  endpoint_->changed(9, {{"GPU-a", 7}, {"GPU-b", 9}});
+  change(9, {{"GPU-a", 7}, {"GPU-b", 9}});
   const auto is_news = [&](const std::string& gpus) {
-    return body_of(ask("GET /status.json?changes=7&gpus=" + gpus)).find("\"since\":7") != std::string::npos;
+    const auto report = follow("?changes=7&gpus=" + gpus).next();
+    return report && report->since == 7;
   };
   EXPECT_TRUE(is_news("GPU-b"));
   EXPECT_TRUE(is_news("GPU-a,GPU-b"));
@@ -194,42 +257,104 @@ TEST_F(PageSiteTest, WhatIsNewOnTheNamedGpusIsWaitedFor) {
   EXPECT_TRUE(is_news("GPU-a,,GPU-a"));
   EXPECT_TRUE(is_news(",,,,"));
   EXPECT_TRUE(is_news("GPU-of-another-day")) << "what is not known may have changed";
-  const auto begin = std::chrono::steady_clock::now();
   EXPECT_FALSE(is_news("GPU-a"));
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2900));
-  std::thread change([this] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    loop_.post([this] {
-      report_.changes = 10;
-      endpoint_->changed(10, {{"GPU-a", 10}, {"GPU-b", 9}});
-    });
-  });
-  EXPECT_TRUE(is_news("GPU-a"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(5800)) << "its own three seconds are not over";
-  change.join();
   EXPECT_FALSE(is_news("")) << "no GPU is on the screen";
+  Follower viewer = follow("?changes=7&gpus=GPU-a");
+  change(10, {{"GPU-a", 7}, {"GPU-b", 10}});
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  change(11, {{"GPU-a", 11}, {"GPU-b", 10}});
+  const auto report = viewer.next();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->since, 7u);
+  EXPECT_EQ(report->changes, 11u);
 }
 
-// Waiting holds no connections that others need: of one address only so many wait, and the next is answered at once.
-TEST_F(PageSiteTest, ViewersThatWaitKeepNobodyOut) {
+TEST_F(PageSiteTest, WhoMayNotReadFollowsNothing) {
+  start(kToken);
+  EXPECT_EQ(status_of(ask("GET /status.jsonl")), "HTTP/1.1 401 Unauthorized");
+  EXPECT_EQ(status_of(ask("GET /status.jsonl?changes=7&gpus=GPU-a")), "HTTP/1.1 401 Unauthorized");
+  EXPECT_EQ(looks_, 0);
+  Follower viewer(asks("GET /status.jsonl", std::string("Host: node1\r\nAuthorization: Bearer ") + kToken + "\r\n"));
+  EXPECT_EQ(status_of(viewer.head()), "HTTP/1.1 200 OK");
+  EXPECT_TRUE(viewer.next());
+}
+
+TEST_F(PageSiteTest, OfAFeedTheHeadAloneEnds) {
   start();
-  loop_.post([this] { report_.changes = 7; });
-  endpoint_->changed(7);
-  ask("GET /status.json");
-  constexpr int kWaiting = 40;
-  std::atomic<int> at_once = 0, good = 0;
-  std::vector<std::thread> viewers;
-  for (int i = 0; i < kWaiting; ++i) {
-    viewers.emplace_back([&] {
-      const auto begin = std::chrono::steady_clock::now();
-      good += status_of(ask("GET /status.json?changes=7")) == "HTTP/1.1 200 OK" ? 1 : 0;
-      at_once += std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(2900) ? 1 : 0;
-    });
+  EXPECT_EQ(status_of(ask("HEAD /status.jsonl")), "HTTP/1.1 200 OK");
+  EXPECT_EQ(status_of(ask("GET /status.jsonl", "Host: evil.example\r\n")), "HTTP/1.1 403 Forbidden");
+}
+
+// Following holds no connections that others need: of one address only so many do, and the next is told of all once.
+TEST_F(PageSiteTest, ViewersThatFollowKeepNobodyOut) {
+  start();
+  change(7);
+  constexpr int kViewers = 40, kMost = 16;
+  std::vector<Follower> viewers;
+  for (int i = 0; i < kViewers; ++i) {
+    viewers.push_back(follow());
+    EXPECT_TRUE(viewers.back().next()) << i;
   }
+  for (int i = kMost; i < kViewers; ++i) EXPECT_FALSE(viewers[static_cast<size_t>(i)].next()) << "it has ended: " << i;
   EXPECT_EQ(status_of(ask("GET /page.css")), "HTTP/1.1 200 OK");
-  for (std::thread& viewer : viewers) viewer.join();
-  EXPECT_EQ(good, kWaiting);
-  EXPECT_GE(at_once, kWaiting - 16 * 2) << "16 of an address wait at a time, and each for three seconds";
+  change(8);
+  for (int i = 0; i < kMost; ++i) EXPECT_TRUE(viewers[static_cast<size_t>(i)].next()) << i;
+  viewers.clear();
+  Follower later = follow();
+  ASSERT_TRUE(later.next());
+  EXPECT_TRUE(later.next()) << "their places are free again";
+}
+
+// A reader that does not read costs one part and the kernel's buffer, and is ended; nobody else waits for it, and nothing is made for it.
+TEST_F(PageSiteTest, WhoDoesNotReadIsEnded) {
+  start();
+  constexpr size_t kClients = 2000, kNameBytes = 500;
+  loop_.post([this] {
+    report_.clients.resize(kClients);
+    for (protocol::admin::ClientReport& client : report_.clients) client.program.assign(kNameBytes, 'x');
+  });
+  change(7);
+  const FileDescriptor slow = asks("GET /status.jsonl", "Host: 127.0.0.1\r\n", 4096);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const int looks = looks_;
+  uint64_t number = 8;
+  for (int i = 0; i < 20; ++i) {
+    change(number++);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_LE(looks_, looks + 1);
+  const auto begin = Clock::now();
+  Follower other = follow();
+  EXPECT_TRUE(other.next());
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5500));
+  // What the kernel had is still there, and then its end; a whole part is not.
+  size_t bytes = 0;
+  char part[65536];
+  ssize_t got = 0;
+  while ((got = recv(slow.get(), part, sizeof part, 0)) > 0) bytes += static_cast<size_t>(got);
+  EXPECT_LT(bytes, kClients * kNameBytes / 2);
+}
+
+// A browser has few connections to an address for all of its tabs.
+TEST_F(PageSiteTest, AFeedEndsForOthersToHaveATurn) {
+  start("", 200'000'000);
+  Follower viewer = follow();
+  EXPECT_TRUE(viewer.next());
+  EXPECT_FALSE(viewer.next());
+}
+
+// What it says besides is not kept.
+TEST_F(PageSiteTest, WhoFollowsAndGoesOnTalkingIsEnded) {
+  start();
+  const FileDescriptor talks = asks("GET /status.jsonl");
+  const std::string more(1024, 'x');
+  bool ended = false;
+  for (int i = 0; i < 1000 && !ended; ++i) {
+    ended = send(talks.get(), more.data(), more.size(), MSG_NOSIGNAL) < 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(ended);
 }
 
 // Ten browsers: the loop makes few reports, whatever they ask.

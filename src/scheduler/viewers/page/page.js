@@ -1,41 +1,19 @@
-// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every three to five seconds, keeps five minutes of it,
-// and draws; and between for what is new on the GPUs that are on the screen, which is answered when there is something. These are drawn at
-// once, of the others one with each report, so that a node with many costs little. Names come from programs that nobody trusts: they become
-// text of the document, never markup.
+// Follows the scheduler: /status.jsonl goes on, with a line of all (what `nvsharectl status --json` prints, in brief) every three to five
+// seconds, of which five minutes are kept, and between with what is new on the GPUs that are on the screen, once something is. These are
+// drawn at once, of the others one with each whole report, so that a node with many costs little. Names come from programs that nobody
+// trusts: they become text of the document, never markup.
 'use strict';
 (() => {
-  const kAllMs = 3000, kHiddenMs = 5000, kPatienceMs = 5000;
-  // All of it may come later where news came meanwhile: they have the amounts of what has changed, too.
-  const kAllLateMs = 5000, kNewsForLate = 2;
-  // After an answer, at least. News come at once while changes are few; where they never end they take such a share of a processor, in the
-  // long run, besides the report of each three seconds: of a look the time that is seen here, and what it takes of the browser besides. Seen is
-  // the median of the last ones: where others have the processor, one takes far longer than it uses.
+  const kAgainMs = 3000, kHiddenMs = 5000, kPatienceMs = 10000;
+  // Between two looks, at least. News are drawn at once while changes are few; where they never end they take such a share of a processor, in
+  // the long run, besides the whole reports: of a look the time that is seen here, and what it takes of the browser besides. Seen is one
+  // of the shortest of the last ones: where others have the processor, most take far longer than they use.
   const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kLookMs = 4, kLooks = 5;
   const kCellMs = 3000, kCells = 100, kCellsShown = 20;  // what is kept: a cell for each report; and the least of it that is drawn
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
   const byId = (id) => document.getElementById(id);
-
-  // ---- how figures are written, as nvsharectl does ----
-  const threeDigits = (n) => String(Number(n.toFixed(n < 9.995 ? 2 : n < 99.95 ? 1 : 0)));
-  const bytes = (n) => {
-    const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
-    let at = 0;
-    while (n >= 1023.5 && at < units.length - 1) { n /= 1024; ++at; }
-    return at === 0 ? `${Math.round(n)} B` : `${threeDigits(n)} ${units[at]}`;
-  };
-  const two = (n) => String(n).padStart(2, '0');
-  const seconds = (ns) => {
-    if (ns <= 0) return '0 s';
-    if (ns < 1e6) return '<1 ms';
-    const s = ns / 1e9, whole = Math.round(s);
-    if (s < 0.9995) return `${Math.round(s * 1e3)} ms`;
-    if (s < 59.95) return `${threeDigits(s)} s`;
-    if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
-    if (whole < 86400) return `${Math.floor(whole / 3600)} h ${two(Math.floor(whole % 3600 / 60))} min`;
-    return `${Math.floor(whole / 86400)} d ${two(Math.floor(whole % 86400 / 3600))} h`;
-  };
-  const percent = (n) => `${n.toFixed(n < 10 ? 1 : 0)} %`;
+  const {bytes, seconds, percent, stairs, boxes} = figures;
 
   // ---- the past ----
   const letters = new Map();  // tenant -> {letter, colour}
@@ -139,7 +117,9 @@
     for (const {target, contentRect} of entries) {
       if (!contentRect.width || widths.get(target) === contentRect.width) continue;
       widths.set(target, contentRect.width);
-      showAgain(target.closest('.gpu').dataset.gpu);
+      const panel = target.closest('.gpu');
+      panel.querySelectorAll('table').forEach(freeColumns);
+      showAgain(panel.dataset.gpu);
     }
   });
   const frame = (svg, height) => {
@@ -156,19 +136,6 @@
   };
   const timeAxis = (right, y, span) => [
     ['text', {x: 4, y}, `${span * kCellMs / 60000} min ago`], ['text', {x: right, y, 'text-anchor': 'end'}, 'now']];
-
-  // The points of a line that is level within each cell: two for each level.
-  const stairs = (cells, levels, x, y) => {
-    const points = [];
-    let level = null;
-    cells.forEach((cell, i) => {
-      const here = y(levels[i]), goesOn = here === level && cells[i - 1].at === cell.at - 1;
-      if (goesOn) points.pop(); else points.push(`${x(cell.at)},${here}`);
-      points.push(`${x(cell.at + 1)},${here}`);
-      level = here;
-    });
-    return points;
-  };
 
   const drawMemory = (svg, view, order, now) => {
     const height = 180, top = 6, bottom = height - 18, width = frame(svg, height), right = width - kLetterRoom;
@@ -204,24 +171,6 @@
     nodes.push(['text', {x: 4, y: top + 10}, bytes(gpu.total)]);
     nodes.push(...timeAxis(right, height - 5, span));
     draw(svg, nodes);
-  };
-
-  // A path of boxes; those that touch and are of one height are one.
-  const boxes = () => {
-    let done = '', open = null;
-    const close = () => {
-      if (open) done += `M${open.x.toFixed(1)} ${open.y}h${open.w.toFixed(1)}v${open.tall}h-${open.w.toFixed(1)}z`;
-      open = null;
-    };
-    return {
-      add: (x, w, from, height) => {
-        const y = from.toFixed(1), tall = height.toFixed(1);
-        if (open && open.y === y && open.tall === tall && Math.abs(open.x + open.w - x) < w / 2) { open.w = x + w - open.x; return; }
-        close();
-        open = {x, w, y, tall};
-      },
-      path: () => { close(); return done; },
-    };
   };
 
   const drawTurns = (svg, view, order, now) => {
@@ -266,8 +215,26 @@
     });
     return row;
   };
+  // Where columns are as wide as their longest text each text that changes has the browser go over all of the table. So they are set to what
+  // they were found to need, until a longer text comes.
+  const freeColumns = (table) => {
+    if (!longest.delete(table)) return;
+    table.classList.remove('set');
+    for (const column of table.tHead.rows[0].cells) column.style.width = '';
+  };
+  const setColumns = (table) => {
+    const columns = [...table.tHead.rows[0].cells], rows = [...(filled.get(table) || new Map()).values()];
+    if (longest.has(table) || !rows.length || !table.offsetWidth) return;
+    const widths = columns.map((column) => column.getBoundingClientRect().width);
+    columns.forEach((column, i) => { column.style.width = `${widths[i]}px`; });
+    table.classList.add('set');
+    longest.set(table, widths.map((width, i) => Math.max(
+      Math.floor((width - kCellEdges - (i === 0 ? kSwatch : 0)) / kLetter), ...rows.map(({texts}) => texts[i].length))));
+  };
   // rows: [{key, mark?, cells: [text]}]; the first cell is the row's header. Rows that stay keep their elements, and so the reader's place.
   const filled = new WeakMap();  // table -> its rows: Map(key -> {row, texts}) in their order, so that the document need not be asked
+  const longest = new WeakMap();  // table whose columns are set -> the longest texts that they have room for
+  const kCellEdges = 24, kSwatch = 40, kLetter = 9;  // pixels; of letters most are narrower
   const fillTable = (table, rows) => {
     const body = table.tBodies[0], old = filled.get(table) || new Map(), keys = new Set(rows.map((wanted) => wanted.key));
     for (const [key, {row}] of old) if (!keys.has(key)) row.remove();
@@ -279,8 +246,9 @@
       moves ||= before[index] !== wanted.key;
       if (moves) body.append(row);
       wanted.cells.forEach((text, i) => {
-        if (texts[i] === text) return;
+        if (text === null || texts[i] === text) return;  // null: as it is
         texts[i] = text;
+        if (longest.has(table) && text.length > longest.get(table)[i]) freeColumns(table);
         (i === 0 && wanted.mark ? row.cells[0].lastChild : row.cells[i]).textContent = text;
       });
     });
@@ -310,16 +278,16 @@
   const panels = new Map();  // GPU -> its section
   const onScreen = new Set();  // GPUs
   const kProgramsOpen = 24;  // so many are listed at once; more when somebody opens the list
-  const kNearScreen = '300px';
   const watcher = new IntersectionObserver((entries) => {
+    let came = false;
     for (const {target, isIntersecting} of entries) {
-      const uuid = target.dataset.gpu, came = isIntersecting && !onScreen.has(uuid);
+      const uuid = target.dataset.gpu, comes = isIntersecting && !onScreen.has(uuid);
       if (isIntersecting) onScreen.add(uuid); else onScreen.delete(uuid);
-      if (!came) continue;
-      showAgain(uuid);
-      askAnew();
+      came ||= comes;
+      if (comes) showAgain(uuid);
     }
-  }, {rootMargin: kNearScreen});
+    askAnew(came ? kApartMs : kAgainMs);
+  });
   const panelOf = (gpu, clients) => {
     if (!panels.has(gpu.uuid)) {
       const panel = byId('gpu').content.firstElementChild.cloneNode(true), details = panel.querySelector('details');
@@ -341,8 +309,8 @@
     past.delete(uuid);
   };
 
-  // With `charts`: the past, too, which what is new leaves as it is.
-  const showGpu = (report, view, index, now, charts) => {
+  // `news`: a set of clients that are new. Null: all of it, the past and how long each client has been in its state, too.
+  const showGpu = (report, view, index, now, news) => {
     const {gpu, sums, history} = view, clients = report.clients.filter((client) => client.gpu === gpu.uuid);
     const panel = panelOf(gpu, clients.length), find = (selector) => panel.querySelector(selector);
     const tenants = report.tenantsById;
@@ -376,13 +344,13 @@
         String(tenant.priority)]};
     }));
     if (find('details').open) fillTable(find('.programs'), clients.map((client) => ({key: client.id, cells: [
-      client.program, String(client.pid), nameOf(client.tenant), client.state, seconds(sinceOf(client, report)), bytes(client.allocated),
+      client.program, String(client.pid), nameOf(client.tenant), client.state, !news || news.has(client.id) ? seconds(sinceOf(client, report)) : null, bytes(client.allocated),
       bytes(client.resident), bytes(client.swapped), String(client.turns), client.waiting_for || '–']})));
     const regions = panel.querySelectorAll('.scroll');
     setAttribute(regions[0], 'aria-label', `Tenants of ${title}`);
     setAttribute(regions[1], 'aria-label', `Programs of ${title}`);
     setText(find('summary'), `Programs (${clients.length})`);
-    if (!charts) return;
+    if (news) return;
     const memory = find('.memory svg'), turns = find('.turns svg');
     drawMemory(memory, view, order, now);
     drawTurns(turns, view, order, now);
@@ -397,7 +365,7 @@
     if (index < 0 || !past.has(uuid)) return;
     const gpu = latest.gpus[index], sums = sumsOf(latest, gpu);
     for (const tenant of sums.keys()) markOf(tenant);
-    showGpu(latest, {gpu, sums, history: past.get(uuid)}, index, performance.now(), true);
+    showGpu(latest, {gpu, sums, history: past.get(uuid)}, index, performance.now(), null);
   };
 
   let turn = 0;  // of the GPUs that are not on the screen
@@ -405,7 +373,7 @@
     const views = remember(report, now), hidden = views.filter(({gpu}) => panels.has(gpu.uuid) && !onScreen.has(gpu.uuid));
     const next = hidden.length ? hidden[++turn % hidden.length] : null;
     views.forEach((view, index) => {
-      if (!hidden.includes(view) || view === next) showGpu(report, view, index, now, true);
+      if (!hidden.includes(view) || view === next) showGpu(report, view, index, now, null);
     });
     for (const uuid of [...panels.keys()]) if (!report.gpus.some((gpu) => gpu.uuid === uuid)) forget(uuid);
     setText(byId('about'), `scheduler ${report.version}, process ${report.pid}, up ${seconds(report.uptime_ns)}`);
@@ -421,33 +389,57 @@
     if ([...list.children].map((item) => item.textContent).join('\n') !== texts.join('\n')) {
       list.replaceChildren(...texts.map((text) => Object.assign(document.createElement('li'), {textContent: text})));
     }
+    for (const uuid of onScreen) if (panels.has(uuid)) for (const table of panels.get(uuid).querySelectorAll('table')) setColumns(table);
     document.body.dataset.reports = String(Number(document.body.dataset.reports || 0) + 1);
   };
 
   // For how long it has been in its state: what is left out of news has its time of an earlier report.
   const sinceOf = (client, report) => client.since_ns + report.uptime_ns - client.toldAt;
-  const toldNow = (report) => { for (const client of report.clients) client.toldAt = report.uptime_ns; };
   const byIds = (all) => new Map(all.map((each) => [each.id, each]));
 
+  // What a line leaves out, of what is shown here.
+  const kGpu = {total: 0, safe_limit: 0, foreign: 0, overhead: 0, departed: 0, nvml: false, compute_mode: ''};
+  const kUsage = {swapped_out: 0, swapped_in: 0};
+  const kTenant = {name: '', priority: 0, clients: 0, gpu_core_limit: 100, gpu_core_reserved: 0, paused: false};
+  const kClient = {pid: 0, program: '', state: '', since_ns: 0, waiting_for: '', allocated: 0, resident: 0, swapped: 0, turns: 0,
+                   time_running_ns: 0, time_waiting_ns: 0, time_swapping_ns: 0};
+  const inFull = (report) => ({
+    version: '', pid: 0, epoch: 0, changes: 0, since: 0, uptime_ns: 0, host_memory_used: 0, host_memory_budget: 0, ...report,
+    gpus: (report.gpus || []).map((gpu) => ({...kGpu, ...gpu, usage: {...kUsage, ...gpu.usage}})),
+    tenants: (report.tenants || []).map((tenant) => ({
+      ...kTenant, ...tenant, memory: (tenant.memory || []).map((each) => ({limit: 0, charged: 0, ...each})),
+      compute: (tenant.compute || []).map((each) => ({quota: 100, share_window: 0, ...each}))})),
+    clients: (report.clients || []).map((client) => ({...kClient, ...client, toldAt: report.uptime_ns})),
+    bypasses: (report.bypasses || []).map((each) => ({used: 0, ...each})),
+  });
+
   // What is new since `latest`, put into it: clients in the order of `there`. False: it is of another one.
+  const stale = new Map();  // GPU that is to be drawn anew -> its clients that are new
   const complete = (news) => {
     if (!latest || news.epoch !== latest.epoch || news.pid !== latest.pid || news.since !== latest.changes) return false;
-    toldNow(news);
-    const known = byIds(latest.clients), tenantsById = latest.tenantsById;
+    const known = byIds(latest.clients), tenantsById = latest.tenantsById, ids = news.there || [];
     for (const client of news.clients) known.set(client.id, client);
     for (const tenant of news.tenants) tenantsById.set(tenant.id, tenant);
-    const changed = new Set(news.clients.map((client) => client.gpu));  // GPUs
-    const there = new Set(news.there), newTenants = new Set(news.tenants.map((tenant) => tenant.id));
-    for (const client of latest.clients) if (!there.has(client.id)) changed.add(client.gpu);
-    for (const client of known.values()) if (newTenants.has(client.tenant)) changed.add(client.gpu);
-    latest = {...news, clients: news.there.map((id) => known.get(id)).filter(Boolean), tenants: [...tenantsById.values()], tenantsById};
+    const there = new Set(ids), newTenants = new Set(news.tenants.map((tenant) => tenant.id));
+    const mark = (gpu) => {
+      if (!stale.has(gpu)) stale.set(gpu, new Set());
+      return stale.get(gpu);
+    };
+    for (const client of news.clients) mark(client.gpu).add(client.id);
+    for (const client of latest.clients) if (!there.has(client.id)) mark(client.gpu);
+    for (const client of known.values()) if (newTenants.has(client.tenant)) mark(client.gpu);
+    latest = {...news, clients: ids.map((id) => known.get(id)).filter(Boolean), tenants: [...tenantsById.values()], tenantsById};
+    return true;
+  };
+  const isToBeDrawn = () => [...stale.keys()].some((uuid) => onScreen.has(uuid));
+  const showNews = () => {
     latest.gpus.forEach((gpu, index) => {
-      if (!changed.has(gpu.uuid) || !onScreen.has(gpu.uuid)) return;  // a new GPU comes with the next whole report
+      if (!stale.has(gpu.uuid) || !onScreen.has(gpu.uuid)) return;  // a new GPU comes with the next whole report
       const sums = sumsOf(latest, gpu);
       for (const tenant of sums.keys()) markOf(tenant);
-      showGpu(latest, {gpu, sums, history: past.get(gpu.uuid)}, index, 0, false);
+      showGpu(latest, {gpu, sums, history: past.get(gpu.uuid)}, index, 0, stale.get(gpu.uuid));
     });
-    return true;
+    stale.clear();
   };
 
   // ---- asking ----
@@ -458,7 +450,7 @@
     sessionStorage.setItem(kTokenKey, token);
     history.replaceState(null, '', location.pathname);
   }
-  let held = false, timer = 0, answeredAt = 0, allAt = 0, newsSince = 0, savedMs = kSavedMs, savedAt = 0;
+  let held = false, timer = 0, lookTimer = 0, answeredAt = 0, savedMs = kSavedMs, savedAt = 0;
   const say = (text, lost) => {
     setText(byId('connection'), text);
     byId('connection').classList.toggle('lost', lost);
@@ -468,86 +460,115 @@
     byId('ask').hidden = false;
     byId('token').focus();
   };
-  const allDueAt = () => allAt + (newsSince < kNewsForLate ? kAllMs : kAllLateMs);
-  const next = (late) => {
+  const next = (ms) => {
     clearTimeout(timer);
-    const all = Math.max(allDueAt() - performance.now(), kApartMs);
-    const wait = document.hidden ? kHiddenMs : late ? kAllMs : Math.min(Math.max(kApartMs, -savedMs / kShare), all);
-    if (!held) timer = setTimeout(poll, wait);
+    if (!held) timer = setTimeout(follow, ms);
   };
   const looks = [];  // milliseconds
   const typicalLook = (ms) => {
     looks.push(ms);
     if (looks.length > kLooks) looks.shift();
-    return [...looks].sort((a, b) => a - b)[(looks.length - 1) >> 1];
+    return [...looks].sort((a, b) => a - b)[(looks.length - 1) >> 2];
   };
-  const take = (report, now) => {
-    newsSince = report.since ? newsSince + 1 : 0;
-    if (report.since) {
-      if (!complete(report)) latest = null;  // all of it, next
-    } else {
-      latest = report;
-      latest.tenantsById = byIds(report.tenants);
-      toldNow(report);
-      allAt = now;
-      show(report, now);
-    }
-    const spent = report.since ? kLookMs + 2 * typicalLook(performance.now() - now) : 0;
-    savedMs = Math.min(kSavedMs, savedMs + kShare * (now - savedAt)) - spent;
+  const saved = (now) => Math.min(kSavedMs, savedMs + kShare * (now - savedAt));
+  const spend = (now, ms) => {
+    savedMs = saved(now) - ms;
     savedAt = now;
   };
-  let asking = 0, waiting = null;  // the question that waits for news, to be taken back
-  // Of other GPUs: one that came onto the screen may have changed since.
-  const askAnew = () => {
-    if (!waiting) return;
-    ++asking;
-    waiting.abort();
-    waiting = null;
-    next(false);
+  const look = () => {
+    lookTimer = 0;
+    if (held || !latest || !isToBeDrawn()) return;
+    const now = performance.now();
+    showNews();
+    lookedAt = performance.now();
+    spend(now, kLookMs + 2 * typicalLook(lookedAt - now));
   };
-  async function poll() {
-    const token = sessionStorage.getItem(kTokenKey), mine = ++asking;
-    const waits = latest && latest.changes && !document.hidden && performance.now() < allDueAt();
-    const askedAt = performance.now(), question = new AbortController(), patience = setTimeout(() => question.abort(), kPatienceMs);
-    let late = false;  // the next question: after what failed, or was answered with all of it at once, as where too many wait
-    waiting = waits ? question : null;
+  let lookedAt = 0;
+  const take = (report, now) => {
+    if (report.since) {
+      if (!complete(report)) return false;
+      spend(now, performance.now() - now);
+      if (lookTimer || !isToBeDrawn()) return true;
+      const wait = Math.max(lookedAt + kApartMs - now, -saved(now) / kShare);
+      if (wait > 0) lookTimer = setTimeout(look, wait); else look();
+      return true;
+    }
+    latest = report;
+    latest.tenantsById = byIds(report.tenants);
+    stale.clear();
+    show(report, now);
+    return true;
+  };
+  // Calls `line` with each that comes, until it returns false.
+  const readLines = async (body, line) => {
+    const reader = body.getReader(), decoder = new TextDecoder();
+    let rest = '';
+    for (;;) {
+      const {done, value} = await reader.read();
+      if (done) return;
+      const parts = decoder.decode(value, {stream: true}).split('\n');
+      parts[0] = rest + parts[0];
+      rest = parts.pop();
+      for (const each of parts) if (!line(each)) return;
+    }
+  };
+  let asking = 0, question = null;  // what is followed now, to be taken back
+  const giveUp = () => {
+    ++asking;
+    if (question) question.abort();
+    question = null;
+  };
+  // Other GPUs are on the screen. One that came may have changed since.
+  const askAnew = (ms) => {
+    if (question && latest && !document.hidden) next(ms);
+  };
+  async function follow() {
+    giveUp();
+    const token = sessionStorage.getItem(kTokenKey), mine = asking, hidden = document.hidden, askedAt = performance.now();
+    const url = hidden ? 'status.json' : latest ? `status.jsonl?gpus=${[...onScreen].join()}&changes=${latest.changes}` : 'status.jsonl';
+    const asked = question = new AbortController();
+    let patience = setTimeout(() => asked.abort(), kPatienceMs);
     try {
-      const answer = await fetch(waits ? `status.json?changes=${latest.changes}&gpus=${[...onScreen].join()}` : 'status.json', {
-        cache: 'no-store', credentials: 'omit', signal: question.signal, headers: token ? {Authorization: `Bearer ${token}`} : {},
+      const answer = await fetch(url, {
+        cache: 'no-store', credentials: 'omit', signal: asked.signal, headers: token ? {Authorization: `Bearer ${token}`} : {},
       });
       if (answer.status === 401) return askForToken(token ? 'The token is wrong' : 'The scheduler asks for a token');
-      const report = await answer.json();
-      if (!answer.ok) throw new Error(report.error);
-      if (mine !== asking || held) return;  // another question was asked since, or the picture is held still
-      answeredAt = performance.now();
-      late = waits && !report.since && answeredAt - askedAt < kAllMs / 2;
-      take(report, answeredAt);
-      if (!held) say('Live', false);
+      if (!answer.ok) throw new Error((await answer.json()).error);
+      await readLines(answer.body, (line) => {
+        if (mine !== asking || held) return false;  // another question was asked since, or the picture is held still
+        clearTimeout(patience);
+        patience = setTimeout(() => asked.abort(), kPatienceMs);
+        answeredAt = performance.now();
+        if (!take(inFull(JSON.parse(line)), answeredAt)) latest = null;  // all of it, next
+        say('Live', false);
+        return latest !== null;
+      });
+      // One that ended at once: too many follow.
+      const late = latest && !hidden && performance.now() - askedAt < kAgainMs;
+      if (mine === asking) next(hidden ? kHiddenMs : late ? kAgainMs : kApartMs);
     } catch (problem) {
       if (mine !== asking) return;
-      late = true;
       latest = null;
       const age = answeredAt ? `, figures are ${seconds((performance.now() - answeredAt) * 1e6)} old` : '';
       say(`No answer from the scheduler${age}`, true);
       console.warn(problem);
+      next(kAgainMs);
     } finally {
       clearTimeout(patience);
-      if (mine === asking) waiting = null;
     }
-    if (mine === asking) next(late);
   }
   byId('hold').addEventListener('click', () => {
     held = !held;
     byId('hold').setAttribute('aria-pressed', String(held));
-    if (held) { clearTimeout(timer); say('Held still', false); } else poll();
+    if (held) { clearTimeout(timer); giveUp(); say('Held still', false); } else follow();
   });
   byId('ask').addEventListener('submit', (event) => {
     event.preventDefault();
     sessionStorage.setItem(kTokenKey, byId('token').value.trim());
     byId('token').value = '';
     byId('ask').hidden = true;
-    poll();
+    follow();
   });
-  document.addEventListener('visibilitychange', () => { if (!document.hidden && !held) { clearTimeout(timer); poll(); } });
-  poll();
+  document.addEventListener('visibilitychange', () => { if (!held) next(0); });
+  follow();
 })();
