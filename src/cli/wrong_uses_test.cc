@@ -120,6 +120,8 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
       {"convert --device-class 'a b' -", "--device-class: 'a b'", "accepted: a name of a-z"},
       {"convert /nonexistent/manifest.yaml", "/nonexistent/manifest.yaml", "No such file", 1},
       {"convert /bin/true", "/bin/true line ", "manifests in YAML or JSON", 1},
+      {"convert /proc/uptime", "/proc/uptime line 1: no manifest",
+       "an object of Kubernetes has a kind; accepted: manifests in YAML or JSON", 1},
       {"convert /", "cannot read /", "Is a directory", 1},
       {"version --all", "'--all'", "accepted: --help"},
   };

@@ -186,6 +186,10 @@ class Conversion {
 Result<Converted> convert(const std::string& text, const Options& options) {
   auto documents = read_documents(text);
   if (!documents) return documents.error();
+  for (const Document& document : *documents) {
+    if (scalar_at(document.root, {"kind"}).empty())
+      return error_format("line %zu: no manifest begins here: an object of Kubernetes has a kind", document.root.line);
+  }
   Conversion conversion(text, options);
   conversion.run(*documents);
   Converted made = conversion.finish();

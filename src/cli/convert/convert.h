@@ -19,7 +19,7 @@ struct Converted {
   bool failed = false;          // some of them did
 };
 
-// Error: the text is no YAML.
+// Error: the text is no YAML, or one of its documents no manifest. One without any is left as it is.
 Result<Converted> convert(const std::string& text, const Options& options);
 
 }  // namespace nvshare::cli::convert

@@ -96,12 +96,25 @@ TEST(Convert, OtherLinesAndCommentsSurvive) {
 }
 
 TEST(Convert, WithoutGpusNothingChanges) {
-  for (const char* text :
-       {"", "# nothing\n", "---\n---\n", "a: [1, 2]\n", "- x\n- y\n", "kind: Pod\nspec:\n", "kind: Pod\nspec: {containers: }\n",
-        "kind: Pod\nspec:\n  containers:\n  - name: a\n    resources: {}\n  - null\n"}) {
+  for (const char* text : {"", "# nothing\n", "---\n---\n", "kind: Pod\nspec:\n", "kind: Pod\nspec: {containers: }\n",
+                           "kind: Pod\nspec:\n  containers:\n  - name: a\n    resources: {}\n  - null\n"}) {
     const Converted made = converted(text);
     EXPECT_EQ(made.text, text);
     EXPECT_TRUE(made.remarks.empty()) << text << remarks_of(made);
+  }
+}
+
+// It was passed on as if it had been looked at.
+TEST(Convert, WhatIsNoManifestIsRefused) {
+  const std::string pod = "# a pod\nkind: Pod\nspec:\n---\n";
+  for (const std::string& text : {std::string("Dear all,"), std::string("a: [1, 2]\n"), std::string("- x\n- y\n"), std::string("kind:\n"),
+                                  std::string("kind: {a: b}\n"), std::string("gpu: {count: 1}\nimage: nvidia\n")}) {
+    const auto refused = convert(text, {});
+    ASSERT_FALSE(refused) << text;
+    EXPECT_NE(std::string(refused.error().text).find("line 1: no manifest"), std::string::npos) << refused.error().text;
+    const auto second = convert(pod + text, {});
+    ASSERT_FALSE(second) << text;
+    EXPECT_NE(std::string(second.error().text).find("line 5: no manifest"), std::string::npos) << second.error().text;
   }
 }
 
