@@ -406,7 +406,7 @@ bool is_pod_uid(std::string_view text);
 // One line, its newline included.
 std::string encode(const Request& request);
 std::string encode(const StatusReport& report, bool brief = false);
-// The same in steps: clients as they become known, then all else.
+// The same in steps: clients as they become known, then tenants, then all else.
 class StatusText {
  public:
   // `bytes`: about how long it will be.
@@ -415,15 +415,19 @@ class StatusText {
   ~StatusText();
 
   void add(std::span<const ClientReport> clients);
-  size_t clients() const { return clients_; }  // so far
-  // The report begins with the clients that were added. Once.
+  void add(std::span<const TenantReport> tenants);  // no clients come behind them
+  size_t clients() const { return clients_; }       // so far
+  size_t tenants() const { return tenants_; }       // the same
+  // The report begins with the clients and tenants that were added. Once.
   std::string finish(const StatusReport& report);
 
  private:
   struct Parts;
 
+  void end_clients();
+
   const bool brief_;
-  size_t clients_ = 0;
+  size_t clients_ = 0, tenants_ = 0;
   std::unique_ptr<Parts> parts_;
 };
 std::string encode_ok();

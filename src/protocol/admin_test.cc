@@ -304,8 +304,8 @@ TEST(Admin, DefaultsOfAReportNeverChange) {
     if (value == "0" || value == "0.0" || value == "false" || value == "\"\"" || value[0] == '[' || value[0] == '{') continue;
     odd += all.substr(name, at + 1 + value.size() - name) + " ";
   }
-  EXPECT_EQ(odd, R"("ok":true "drainable":true "protocol":1 "nvml_others":-1.0 "sharing":"together" "gpu_core_limit":100 )"
-                 R"("quota":100.0 "nvml_share":-1.0 "nvml_billed":-1.0 "sharing":"node" )");
+  EXPECT_EQ(odd, R"("ok":true "drainable":true "protocol":1 "gpu_core_limit":100 )"
+                 R"("quota":100.0 "nvml_share":-1.0 "nvml_billed":-1.0 "sharing":"node" "nvml_others":-1.0 "sharing":"together" )");
 }
 
 // Found by admin_fuzz: read as an integer such a number has no defined result.

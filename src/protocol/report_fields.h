@@ -26,9 +26,11 @@ NVSHARE_REPORT(MpsReport, user, group, state, pid, programs, restarts, trouble)
 NVSHARE_REPORT(BoundsReport, values, connections, connections_refused, reads_paused)
 #define NVSHARE_STATUS_FIELDS                                                                                                  \
   version, pid, runtime_dir, epoch, changes, uptime_ns, nvml, host_memory_available, host_memory_budget, host_memory_reserved, \
-      host_memory_used, host_memory_bound, switch_time_mode, gpus, tenants, bounds, bypasses, mps, own
-inline void find_field(StatusReport& report, JsonFields& fields) { NVSHARE_FOUND_FIELDS(since, there, clients, NVSHARE_STATUS_FIELDS) }
-// All but its clients.
+      host_memory_used, host_memory_bound, switch_time_mode, gpus, bounds, bypasses, mps, own
+inline void find_field(StatusReport& report, JsonFields& fields) {
+  NVSHARE_FOUND_FIELDS(since, there, clients, tenants, NVSHARE_STATUS_FIELDS)
+}
+// All but its clients and tenants.
 inline void each_field(const StatusReport& report, JsonText& text) {
   static const StatusReport unsaid;
   NVSHARE_REPORT_FIELDS(NVSHARE_STATUS_FIELDS)

@@ -28,11 +28,30 @@ void StatusText::add(std::span<const ClientReport> clients) {
   clients_ += clients.size();
 }
 
+void StatusText::end_clients() {
+  if (clients_ == 0 && !brief_) parts_->text.open_list("\"clients\":");
+  if (clients_ > 0 || !brief_) parts_->text.close_list();
+}
+
+void StatusText::add(std::span<const TenantReport> tenants) {
+  if (tenants.empty()) return;
+  if (tenants_ == 0) {
+    end_clients();
+    parts_->text.open_list("\"tenants\":");
+  }
+  for (const TenantReport& tenant : tenants) parts_->text.row(tenant);
+  tenants_ += tenants.size();
+}
+
 std::string StatusText::finish(const StatusReport& report) {
   JsonText& text = parts_->text;
-  add(std::span(report.clients).subspan(clients_));
-  if (clients_ == 0 && !brief_) text.open_list("\"clients\":");
-  if (clients_ > 0 || !brief_) text.close_list();
+  if (tenants_ == 0) add(std::span(report.clients).subspan(clients_));
+  add(std::span(report.tenants).subspan(tenants_));
+  if (tenants_ == 0) {
+    end_clients();
+    if (!brief_) text.open_list("\"tenants\":");
+  }
+  if (tenants_ > 0 || !brief_) text.close_list();
   each_field(report, text);
   text.close();
   text.pass_on();

@@ -221,7 +221,9 @@ std::optional<protocol::admin::StatusReport> Daemon::part_of_report(bool begins)
   if (!to_mark_) {
     const bool is_complete = report_in_parts_->go_on(now);
     status_writer_->keep(report_in_parts_->take_outgrown());
+    status_writer_->keep(report_in_parts_->take_outgrown_tenants());
     status_writer_->made(&report_in_parts_->clients());
+    status_writer_->made(report_in_parts_->clients(), report_in_parts_->tenants(), is_complete);
     if (!is_complete) return std::nullopt;
     to_mark_ = std::exchange(report_in_parts_, nullptr)->take();
     complete(*to_mark_);
@@ -236,8 +238,13 @@ void Daemon::begin_report(policy::Instant now) {
   // What an error left.
   if (report_in_parts_) {
     for (ReportInParts::Clients& clients : report_in_parts_->take_clients()) status_writer_->keep(std::move(clients));
+    for (ReportInParts::Tenants& tenants : report_in_parts_->take_tenants()) status_writer_->keep(std::move(tenants));
   }
-  if (to_mark_) status_writer_->keep(std::exchange(to_mark_, std::nullopt)->clients);
+  if (to_mark_) {
+    status_writer_->keep(std::exchange(to_mark_->clients, {}));
+    status_writer_->keep(std::exchange(to_mark_->tenants, {}));
+    to_mark_.reset();
+  }
   report_in_parts_ = std::make_unique<ReportInParts>(engine_->parts(), now);
   status_writer_->made(nullptr);
 }

@@ -229,6 +229,42 @@ TEST_F(EngineTest, ClientsOfAReportInTheMakingStayWhereTheyAre) {
   EXPECT_EQ(parts.take().clients.data(), first);
 }
 
+TEST_F(EngineTest, TenantsOfAReportInTheMakingAreWholeAndStayWhereTheyAre) {
+  settings_.policy.overhead_default = kMiB;
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  const std::set<uint64_t> before = tenants_of(status_of(engine().parts(), now_));
+  ReportInParts parts(engine().parts(), now_);
+  ConnectionId next = kClients + 1;
+  std::vector<ReportInParts::Tenants> outgrown;
+  std::vector<std::string> texts;  // of those that were there
+  const auto text_of = [](const protocol::admin::TenantReport& tenant) {
+    protocol::admin::StatusReport report;
+    report.tenants.push_back(tenant);
+    return protocol::admin::encode(report);
+  };
+  while (!parts.go_on(now_)) {
+    const ReportInParts::Tenants& tenants = parts.tenants();
+    ASSERT_TRUE(tenants.empty() || parts.clients().size() == kClients) << "all of them come before";
+    if (auto old = parts.take_outgrown_tenants(); !old.empty()) {
+      ASSERT_EQ(old.size(), texts.size());
+      for (size_t i = 0; i < old.size(); ++i) ASSERT_EQ(text_of(old[i]), texts[i]);
+      outgrown.push_back(std::move(old));
+    }
+    for (size_t i = 0; i < texts.size(); ++i) ASSERT_EQ(text_of(tenants[i]), texts[i]);
+    for (size_t i = texts.size(); i < tenants.size(); ++i) {
+      ASSERT_EQ(tenants[i].memory.size(), before.count(tenants[i].id)) << i;
+      ASSERT_EQ(tenants[i].usage.size(), before.count(tenants[i].id)) << i;
+      texts.push_back(text_of(tenants[i]));
+    }
+    if (tenants.empty()) continue;
+    for (int i = 0; i < 60 && next < 2 * kClients; ++i, ++next) {  // whose tenants are in it without what they do
+      engine().disconnected(next - kClients, "it left", ++now_);
+      join(next, static_cast<pid_t>(100'000 + next), kMiB, 0);
+    }
+  }
+  EXPECT_FALSE(outgrown.empty()) << "or the test has tried nothing";
+}
+
 // The part that fails may have moved them just before: who reads those that were there can end it in peace.
 TEST_F(EngineTest, ClientsOfAReportThatFailsStayWhereTheyAre) {
   settings_.policy.overhead_default = kMiB;

@@ -21,8 +21,7 @@ namespace {
 
 // Of one part, some 0.1 ms each.
 constexpr size_t kClientsAtOnce = 50;
-constexpr size_t kTenantsAtOnce = 100;
-constexpr size_t kLimitsAtOnce = 100;
+constexpr size_t kTenantsAtOnce = 50;
 
 const char* name_of(protocol::Backend backend) {
   switch (backend) {
@@ -91,57 +90,26 @@ void report_of(const Tenant& tenant, admin::TenantReport& out) {
   out.root = tenant.root != 0 && start_time_of(tenant.root) == tenant.root_start_time ? tenant.root : 0;
 }
 
-void add_compute(const EngineParts& engine, const policy::GpuView& gpu, const ReportsOfTenants& reports) {
+admin::ComputeReport report_of(const EngineParts& engine, const policy::GpuView& gpu, const policy::TenantView& tenant) {
   const auto percent = [](policy::Duration part, policy::Duration whole) {
     return whole > 0 ? static_cast<double>(part) * 100 / static_cast<double>(whole) : 0;
   };
-  for (const policy::TenantView& tenant : gpu.tenants) {
-    admin::TenantReport* report = reports.find(tenant.tenant);
-    if (report == nullptr) continue;
-    const std::optional<UtilizationMonitor::Shares> use = engine.gpus[gpu.gpu].use.of_tenant(tenant.tenant);
-    admin::ComputeReport& out = report->compute.emplace_back();
-    out.gpu = engine.gpus[gpu.gpu].uuid_text;
-    out.quota = tenant.quota;
-    out.share_window = percent(tenant.last_window, gpu.window);
-    out.share = percent(tenant.used, tenant.since_joined);
-    out.used_ns = tenant.used;
-    out.throttled_time_ns = tenant.throttled_time;
-    out.debt_ns = tenant.debt;
-    out.active = tenant.active;
-    out.throttled = tenant.throttled;
-    if (!use || !engine.gpus.nvml_sees_pids()) continue;
-    out.nvml_share = use->nvml;
-    out.nvml_billed = use->billed;
-    out.nvml_differs = use->differ;
-  }
-}
-
-// Of these tenants, found together; null: it is not in the report. Each is on its way from memory.
-template <typename Some, typename TenantOf>
-std::vector<admin::TenantReport*> find_all(const ReportsOfTenants& reports, const Some& some, TenantOf tenant_of) {
-  std::vector<admin::TenantReport*> found;
-  found.reserve(some.size());
-  for (const auto& one : some) {
-    found.push_back(reports.find(tenant_of(one)));
-    if (found.back() != nullptr) fetch_lines_of(*found.back());
-  }
-  return found;
-}
-
-// For a row of each of its clients' GPUs, so that the list does not move while it grows; of most tenants that is one.
-template <typename Row>
-std::vector<Row>& with_room(std::vector<Row>& rows, const admin::TenantReport& tenant) {
-  constexpr uint64_t kAtOnce = 8;
-  if (rows.capacity() == 0) rows.reserve(std::clamp<uint64_t>(tenant.clients, 1, kAtOnce));
-  return rows;
-}
-
-void add_usage(const EngineParts& engine, const policy::GpuView& gpu, const ReportsOfTenants& reports) {
-  auto all = engine.usage_totals.of_tenants(gpu, engine.gpus[gpu.gpu].uuid_text);
-  const std::vector<admin::TenantReport*> found = find_all(reports, all, [](const auto& entry) { return entry.first; });
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (found[i] != nullptr) with_room(found[i]->usage, *found[i]).push_back(std::move(all[i].second));
-  }
+  const std::optional<UtilizationMonitor::Shares> use = engine.gpus[gpu.gpu].use.of_tenant(tenant.tenant);
+  admin::ComputeReport out;
+  out.gpu = engine.gpus[gpu.gpu].uuid_text;
+  out.quota = tenant.quota;
+  out.share_window = percent(tenant.last_window, gpu.window);
+  out.share = percent(tenant.used, tenant.since_joined);
+  out.used_ns = tenant.used;
+  out.throttled_time_ns = tenant.throttled_time;
+  out.debt_ns = tenant.debt;
+  out.active = tenant.active;
+  out.throttled = tenant.throttled;
+  if (!use || !engine.gpus.nvml_sees_pids()) return out;
+  out.nvml_share = use->nvml;
+  out.nvml_billed = use->billed;
+  out.nvml_differs = use->differ;
+  return out;
 }
 
 // What the scheduler's own books have of a client.
@@ -225,19 +193,6 @@ std::string name_of(const EngineParts& engine, const policy::ClientView& view) {
   return fmt::format("{} (pid {}, tenant {}{})", client.program, client.pid, tenant, fault);
 }
 
-void add_limits(const EngineParts& engine, std::span<const MemoryLedger::View> views, const ReportsOfTenants& reports) {
-  const std::vector<admin::TenantReport*> found = find_all(reports, views, [](const MemoryLedger::View& view) { return view.tenant; });
-  for (size_t i = 0; i < views.size(); ++i) {
-    if (found[i] == nullptr) continue;
-    const MemoryLedger::View& view = views[i];
-    const std::string& gpu = engine.gpus[view.gpu].uuid_text;
-    std::vector<admin::TenantMemoryReport>& memory = with_room(found[i]->memory, *found[i]);
-    // Its first client left, so that it came with the next one, too, or with one that is absent.
-    std::erase_if(memory, [&](const admin::TenantMemoryReport& report) { return report.gpu == gpu; });
-    memory.push_back({gpu, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(), view.asking, view.silent, view.asks});
-  }
-}
-
 void add_bypasses(const EngineParts& engine, admin::StatusReport* report, policy::Instant now) {
   for (const auto& [gpu, processes] : engine.bypasses.seen()) {
     for (const auto& [key, seen] : processes) {
@@ -249,17 +204,87 @@ void add_bypasses(const EngineParts& engine, admin::StatusReport* report, policy
   }
 }
 
-}  // namespace
-
-ReportsOfTenants::ReportsOfTenants(std::vector<admin::TenantReport>& tenants) {
-  by_id_.reserve(tenants.size());
-  for (admin::TenantReport& tenant : tenants) by_id_.push_back({tenant.id, &tenant});
-  std::ranges::sort(by_id_, {}, &Place::id);
+// For another part. Those that are there stay where they are: in `outgrown`, if more came than there was room for.
+template <typename Row>
+void make_room(std::vector<Row>& rows, size_t more, std::vector<Row>& outgrown) {
+  if (rows.size() + more <= rows.capacity()) return;
+  std::vector<Row> all;
+  all.reserve(2 * (rows.size() + more));
+  all = rows;
+  outgrown = std::exchange(rows, std::move(all));
 }
 
-admin::TenantReport* ReportsOfTenants::find(policy::TenantId id) const {
-  const auto at = std::ranges::lower_bound(by_id_, id, {}, &Place::id);
-  return at == by_id_.end() || at->id != id ? nullptr : at->report;
+}  // namespace
+
+void FoundOfTenants::make_room_for(size_t tenants, size_t rows) {
+  of_tenants_.reserve(tenants);
+  rows_.reserve(rows);
+}
+
+void FoundOfTenants::add(policy::TenantId tenant, Row row) {
+  const auto index = static_cast<uint32_t>(rows_.size());
+  rows_.push_back(row);
+  const auto [at, is_first] = of_tenants_.try_emplace(tenant, Chain{index, index});
+  if (!is_first) rows_[std::exchange(at->second.last, index)].next = index;
+}
+
+void FoundOfTenants::add(policy::TenantId tenant, admin::ComputeReport compute) {
+  compute_.push_back(std::move(compute));
+  add(tenant, {Kind::kCompute, 0, static_cast<uint32_t>(compute_.size() - 1)});
+}
+
+void FoundOfTenants::add(UsageReports of_gpu) {
+  const auto list = static_cast<uint32_t>(usage_.size());
+  usage_.push_back(std::move(of_gpu));
+  for (uint32_t i = 0; i < usage_.back().size(); ++i) add(usage_.back()[i].first, {Kind::kUsage, list, i});
+}
+
+void FoundOfTenants::add(std::span<const MemoryLedger::View> some) {
+  for (const MemoryLedger::View& view : some) {
+    memory_.push_back(view);
+    add(view.tenant, {Kind::kMemory, 0, static_cast<uint32_t>(memory_.size() - 1)});
+  }
+}
+
+const FoundOfTenants::Row* FoundOfTenants::first_of(policy::TenantId tenant) const {
+  const auto at = of_tenants_.find(tenant);
+  return at == of_tenants_.end() ? nullptr : &rows_[at->second.first];
+}
+
+void FoundOfTenants::fetch(policy::TenantId tenant) const {
+  for (const Row* row = first_of(tenant); row != nullptr; row = behind(*row)) {
+    if (row->kind == Kind::kUsage) fetch_lines_of(usage_[row->list][row->at]);
+    if (row->kind == Kind::kMemory) fetch_lines_of(memory_[row->at]);
+  }
+}
+
+void FoundOfTenants::put_into(admin::TenantReport& tenant, const Gpus& gpus) {
+  size_t usage = 0, memory = 0;
+  for (const Row* row = first_of(tenant.id); row != nullptr; row = behind(*row)) {
+    usage += row->kind == Kind::kUsage;
+    memory += row->kind == Kind::kMemory;
+  }
+  tenant.usage.reserve(usage);
+  tenant.memory.reserve(memory);
+  for (const Row* row = first_of(tenant.id); row != nullptr; row = behind(*row)) {
+    switch (row->kind) {
+      case Kind::kCompute:
+        tenant.compute.push_back(std::move(compute_[row->at]));
+        break;
+      case Kind::kUsage:
+        tenant.usage.push_back(std::move(usage_[row->list][row->at].second));
+        break;
+      case Kind::kMemory: {
+        const MemoryLedger::View& view = memory_[row->at];
+        const std::string& gpu = gpus[view.gpu].uuid_text;
+        // Its first client left, so that it came with the next one, too, or with one that is absent.
+        std::erase_if(tenant.memory, [&](const admin::TenantMemoryReport& report) { return report.gpu == gpu; });
+        tenant.memory.push_back(
+            {gpu, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(), view.asking, view.silent, view.asks});
+        break;
+      }
+    }
+  }
 }
 
 ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now)
@@ -272,19 +297,19 @@ ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now)
   engine.host.report(&report_);
   report_.switch_time_mode = engine.settings.policy.switch_time_mode == policy::SwitchTimeMode::kAuto ? "auto" : "fixed";
   report_.clients.reserve(engine.clients.all().size() + kClientsAtOnce);
-  report_.tenants.reserve(engine.tenants.all().size());
-  limits_.reserve(engine.clients.all().size());
+  report_.tenants.reserve(engine.tenants.all().size() + kTenantsAtOnce);
+  of_tenants_.make_room_for(engine.tenants.all().size(), 2 * engine.clients.all().size() + kClientsAtOnce);
   for (policy::GpuId id = 0; id < engine.gpus.size(); ++id) {
     if (!engine.gpus[id].is_there()) continue;
     std::optional<policy::GpuView> view = policy::view_of_gpu(engine.steps.state(), id);
     report_.gpus.push_back(report_of(engine.gpus[id], view ? &*view : nullptr));
-    if (view) gpus_.push_back({report_.gpus.size() - 1, std::move(*view), OfGpu::Use::kOfGpu, engine.clients.left()});
+    if (view) gpus_.push_back({report_.gpus.size() - 1, std::move(*view), false, engine.clients.left()});
   }
 }
 
 bool ReportInParts::go_on(policy::Instant now) {
-  if (at_ == gpus_.size() && (next_ == Next::kClients || next_ == Next::kUse)) {
-    next_ = next_ == Next::kClients ? Next::kNewcomers : Next::kLimits;
+  if (at_ == gpus_.size() && next_ == Next::kClients) {
+    next_ = Next::kNewcomers;
     newcomers_ = engine_.clients.joined();
     at_ = 0;
   }
@@ -295,14 +320,11 @@ bool ReportInParts::go_on(policy::Instant now) {
     case Next::kNewcomers:
       add_newcomers(now);
       return false;
+    case Next::kUse:
+      at_ < gpus_.size() ? add_use(now) : add_limits_of_absent();
+      return false;
     case Next::kTenants:
       add_tenants();
-      return false;
-    case Next::kUse:
-      add_use(now);
-      return false;
-    case Next::kLimits:
-      add_some_limits();
       return false;
     case Next::kRest:
       add_bypasses(engine_, &report_, now);
@@ -313,17 +335,8 @@ bool ReportInParts::go_on(policy::Instant now) {
 
 bool ReportInParts::is_still_there(const OfGpu& gpu) const { return engine_.gpus[gpu.view.gpu].uuid_text == report_.gpus[gpu.index].uuid; }
 
-// For another part.
-void ReportInParts::make_room() {
-  if (report_.clients.size() + kClientsAtOnce <= report_.clients.capacity()) return;
-  Clients more;
-  more.reserve(2 * report_.clients.capacity());
-  more = report_.clients;
-  outgrown_ = std::exchange(report_.clients, std::move(more));
-}
-
 void ReportInParts::add_clients(policy::Instant now) {
-  make_room();
+  make_room(report_.clients, kClientsAtOnce, outgrown_);
   policy::GpuView& view = gpus_[at_].view;
   const std::string& gpu = report_.gpus[gpus_[at_].index].uuid;
   const size_t before = view.clients.size();
@@ -335,7 +348,9 @@ void ReportInParts::add_clients(policy::Instant now) {
 
 // At most kClientsAtOnce, for which there is room.
 void ReportInParts::add_reports(std::span<const policy::ClientView> clients, const std::string& gpu, policy::Instant now) {
+  limits_.clear();
   const KnownOfPart known = known_of(engine_, clients, limits_);
+  of_tenants_.add(limits_);
   for (size_t i = 0; i < clients.size(); ++i) {
     admin::ClientReport& report = report_.clients.emplace_back();
     report_of(clients[i], known[i], gpu, now, report);
@@ -346,11 +361,11 @@ void ReportInParts::add_reports(std::span<const policy::ClientView> clients, con
 // Those that joined since the report was begun, where the clients behind them were in it already: who comes back may have its former id,
 // and its GPU may be one of the first.
 void ReportInParts::add_newcomers(policy::Instant now) {
-  make_room();
+  make_room(report_.clients, kClientsAtOnce, outgrown_);
   for (size_t count = 0; count < kClientsAtOnce; ++count) {
     const RegisteredClient* client = engine_.clients.next_joined(joined_, newcomers_);
     if (client == nullptr) {
-      next_ = Next::kTenants;
+      next_ = Next::kUse;
       return;
     }
     joined_ = client->joined_as;
@@ -365,7 +380,42 @@ void ReportInParts::add_newcomers(policy::Instant now) {
   }
 }
 
+// Of the tenants by now, and of the clients in the report that are still there: what those did that have left since is in the totals
+// already. In two parts for each GPU.
+void ReportInParts::add_use(policy::Instant now) {
+  OfGpu& gpu = gpus_[at_];
+  admin::GpuReport& report = report_.gpus[gpu.index];
+  if (!is_still_there(gpu)) {
+    ++at_;
+  } else if (!gpu.has_use) {
+    std::optional<policy::GpuView> view = policy::view_of_tenants(engine_.steps.state(), gpu.view.gpu, now);
+    if (!view) {
+      ++at_;
+      return;
+    }
+    view->clients = std::move(gpu.view.clients);
+    gpu.view = std::move(*view);
+    forget_those_that_left(gpu);
+    report.usage = engine_.usage_totals.of_gpu(gpu.view, report.uuid);
+    gpu.has_use = true;
+  } else {
+    forget_those_that_left(gpu);
+    for (const policy::TenantView& tenant : gpu.view.tenants) of_tenants_.add(tenant.tenant, report_of(engine_, gpu.view, tenant));
+    of_tenants_.add(engine_.usage_totals.of_tenants(gpu.view, report.uuid));
+    ++at_;
+  }
+}
+
+void ReportInParts::add_limits_of_absent() {
+  limits_.clear();
+  engine_.ledger.add_views_of_absent(limits_);
+  of_tenants_.add(limits_);
+  next_ = Next::kTenants;
+}
+
+// With all that was found of them, so that others may read them.
 void ReportInParts::add_tenants() {
+  make_room(report_.tenants, kTenantsAtOnce, outgrown_tenants_);
   const std::map<std::string, Tenant>& all = engine_.tenants.all();
   auto at = any_tenant_ ? all.upper_bound(tenant_) : all.begin();
   std::vector<const Tenant*> some;
@@ -378,53 +428,18 @@ void ReportInParts::add_tenants() {
     tenant_ = std::prev(at)->first;
     any_tenant_ = true;
   }
-  for (const Tenant* tenant : some) report_of(*tenant, report_.tenants.emplace_back());
-  if (at != all.end()) return;
-  of_tenants_ = ReportsOfTenants(report_.tenants);
-  next_ = Next::kUse;
-}
-
-// Of the tenants by now, and of the clients in the report that are still there: what those did that have left since is in the totals
-// already. In three parts for each GPU.
-void ReportInParts::add_use(policy::Instant now) {
-  OfGpu& gpu = gpus_[at_];
-  admin::GpuReport& report = report_.gpus[gpu.index];
-  if (gpu.use == OfGpu::Use::kOfGpu) {
-    std::optional<policy::GpuView> view;
-    if (is_still_there(gpu)) view = policy::view_of_tenants(engine_.steps.state(), gpu.view.gpu, now);
-    if (!view) {
-      ++at_;
-      return;
-    }
-    view->clients = std::move(gpu.view.clients);
-    gpu.view = std::move(*view);
-    forget_those_that_left(gpu);
-    report.usage = engine_.usage_totals.of_gpu(gpu.view, report.uuid);
-    gpu.use = OfGpu::Use::kCompute;
-  } else if (!is_still_there(gpu)) {
-    ++at_;
-  } else if (gpu.use == OfGpu::Use::kCompute) {
-    add_compute(engine_, gpu.view, of_tenants_);
-    gpu.use = OfGpu::Use::kOfTenants;
-  } else {
-    forget_those_that_left(gpu);
-    add_usage(engine_, gpu.view, of_tenants_);
-    ++at_;
+  for (const Tenant* tenant : some) of_tenants_.fetch(tenant->id);
+  for (const Tenant* tenant : some) {
+    admin::TenantReport& report = report_.tenants.emplace_back();
+    report_of(*tenant, report);
+    of_tenants_.put_into(report, engine_.gpus);
   }
+  if (at == all.end()) next_ = Next::kRest;
 }
 
 void ReportInParts::forget_those_that_left(OfGpu& gpu) const {
   if (std::exchange(gpu.left, engine_.clients.left()) == engine_.clients.left()) return;
   std::erase_if(gpu.view.clients, [&](const policy::ClientView& client) { return engine_.clients.find(client.client) == nullptr; });
-}
-
-void ReportInParts::add_some_limits() {
-  if (limits_told_ == 0) engine_.ledger.add_views_of_absent(limits_);
-  const std::span<const MemoryLedger::View> left = std::span(limits_).subspan(limits_told_);
-  const std::span<const MemoryLedger::View> some = left.first(std::min(left.size(), kLimitsAtOnce));
-  add_limits(engine_, some, of_tenants_);
-  limits_told_ += some.size();
-  if (limits_told_ == limits_.size()) next_ = Next::kRest;
 }
 
 admin::StatusReport status_of(const EngineParts& engine, policy::Instant now) {
@@ -456,7 +471,7 @@ admin::StatusReport own_report(const EngineParts& engine, pid_t viewer, const st
     out.user = out.partition = {};
     out.root = tenant->root != 0 ? pid_as_seen_by(viewer, tenant->root) : 0;
   }
-  const ReportsOfTenants reports(report.tenants);
+  FoundOfTenants found;
   for (auto& [id, view] : views) {
     view.gpu = id;
     admin::GpuReport& out = report.gpus.emplace_back();
@@ -471,9 +486,14 @@ admin::StatusReport own_report(const EngineParts& engine, pid_t viewer, const st
       // In the policy's words, which know no names.
       said.waiting_for = client.waiting_for;
     }
-    add_usage(engine, view, reports);
+    FoundOfTenants::UsageReports usage = engine.usage_totals.of_tenants(view, out.uuid);
+    std::erase_if(usage, [&](const auto& entry) { return !own.contains(entry.first); });
+    found.add(std::move(usage));
   }
-  add_limits(engine, engine.ledger.view(), reports);
+  std::vector<MemoryLedger::View> limits = engine.ledger.view();
+  std::erase_if(limits, [&](const MemoryLedger::View& view) { return !own.contains(view.tenant); });
+  found.add(limits);
+  for (admin::TenantReport& tenant : report.tenants) found.put_into(tenant, engine.gpus);
   return report;
 }
 

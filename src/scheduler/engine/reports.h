@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,20 +18,39 @@
 
 namespace nvshare::scheduler {
 
-// A report's tenants by their ids; the report outlives it, and has no more of them.
-class ReportsOfTenants {
+// What was found of tenants, GPU by GPU, for their lines in a report.
+class FoundOfTenants {
  public:
-  ReportsOfTenants() = default;
-  explicit ReportsOfTenants(std::vector<protocol::admin::TenantReport>& tenants);
+  using UsageReports = std::vector<std::pair<policy::TenantId, protocol::admin::UsageReport>>;
 
-  protocol::admin::TenantReport* find(policy::TenantId id) const;  // null: it is not in the report
+  void make_room_for(size_t tenants, size_t rows);
+  void add(policy::TenantId tenant, protocol::admin::ComputeReport compute);
+  void add(UsageReports of_gpu);
+  void add(std::span<const MemoryLedger::View> some);
+  // The tenant's on its way from memory; into its line, once.
+  void fetch(policy::TenantId tenant) const;
+  void put_into(protocol::admin::TenantReport& tenant, const Gpus& gpus);
 
  private:
-  struct Place {
-    policy::TenantId id;  // here, so that a search stays in one place of memory
-    protocol::admin::TenantReport* report;
+  enum class Kind : uint8_t { kCompute, kUsage, kMemory };
+  struct Row {
+    Kind kind;
+    uint32_t list, at;  // where it lies; `list`: in usage_
+    uint32_t next = 0;  // of the tenant's, in rows_; 0: it is the last
   };
-  std::vector<Place> by_id_;  // in order
+  struct Chain {
+    uint32_t first, last;
+  };
+
+  void add(policy::TenantId tenant, Row row);
+  const Row* first_of(policy::TenantId tenant) const;  // null: there is none
+  const Row* behind(const Row& row) const { return row.next == 0 ? nullptr : &rows_[row.next]; }
+
+  std::unordered_map<policy::TenantId, Chain> of_tenants_;
+  std::vector<Row> rows_{Row{}};  // the first is nobody's
+  std::vector<protocol::admin::ComputeReport> compute_;
+  std::vector<UsageReports> usage_;
+  std::vector<MemoryLedger::View> memory_;
 };
 
 // All that there is. With thousands of clients it is made in parts, so that clients are served in between. Each part is as things stand at
@@ -40,40 +61,43 @@ class ReportInParts {
   ReportInParts(const EngineParts& engine, policy::Instant now);
 
   using Clients = std::vector<protocol::admin::ClientReport>;
+  using Tenants = std::vector<protocol::admin::TenantReport>;
 
   bool go_on(policy::Instant now);  // true: the report is complete
   // Those that are there stay as they are, and where they are until `outgrown` has them: more came than there was room for.
   const Clients& clients() const { return report_.clients; }
   Clients take_outgrown() { return std::exchange(outgrown_, {}); }
+  // The same; they come once all clients are there.
+  const Tenants& tenants() const { return report_.tenants; }
+  Tenants take_outgrown_tenants() { return std::exchange(outgrown_tenants_, {}); }
   // Where an error ended it: all that others may still read.
   std::array<Clients, 2> take_clients() { return {std::move(report_.clients), take_outgrown()}; }
+  std::array<Tenants, 2> take_tenants() { return {std::move(report_.tenants), take_outgrown_tenants()}; }
   // Its `changes` are those of its beginning.
   protocol::admin::StatusReport take() { return std::move(report_); }
 
  private:
-  enum class Next { kClients, kNewcomers, kTenants, kUse, kLimits, kRest };
+  enum class Next { kClients, kNewcomers, kUse, kTenants, kRest };
   struct OfGpu {
-    enum class Use { kOfGpu, kCompute, kOfTenants };
-    size_t index;           // in report_.gpus
-    policy::GpuView view;   // its tenants are looked at last
-    Use use = Use::kOfGpu;  // what of it is next
-    uint64_t left;          // Clients::left() by which its view has none that left
+    size_t index;          // in report_.gpus
+    policy::GpuView view;  // its tenants are looked at last
+    bool has_use = false;  // what the GPU did is in the report; what its tenants did is next
+    uint64_t left;         // Clients::left() by which its view has none that left
   };
 
   void add_clients(policy::Instant now);
   void add_newcomers(policy::Instant now);
   void add_reports(std::span<const policy::ClientView> clients, const std::string& gpu, policy::Instant now);
-  void add_tenants();
   void add_use(policy::Instant now);
   void forget_those_that_left(OfGpu& gpu) const;
-  void add_some_limits();
+  void add_limits_of_absent();
+  void add_tenants();
   bool is_still_there(const OfGpu& gpu) const;  // else another GPU has its number by now
 
   const EngineParts engine_;
-  void make_room();
-
   protocol::admin::StatusReport report_;
-  Clients outgrown_;  // copies of clients that others may still read
+  Clients outgrown_;  // that others may still read: copies of them are in the report
+  Tenants outgrown_tenants_;
   std::vector<OfGpu> gpus_;
   Next next_ = Next::kClients;
   size_t at_ = 0;       // in gpus_
@@ -81,9 +105,8 @@ class ReportInParts {
   uint64_t newcomers_;  // the same: those up to then are to be
   std::string tenant_;  // the key of the last that is in the report
   bool any_tenant_ = false;
-  ReportsOfTenants of_tenants_;             // in report_; once all are there
-  std::vector<MemoryLedger::View> limits_;  // by GPU: found with the clients, for the tenants
-  size_t limits_told_ = 0;                  // of them
+  FoundOfTenants of_tenants_;
+  std::vector<MemoryLedger::View> limits_;  // of a part: found with its clients
 };
 
 // The same at once: for tests, and the simulation.

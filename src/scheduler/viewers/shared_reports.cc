@@ -11,7 +11,7 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kTimeOfOthers = 4;  // for one of a report's parts
-constexpr int64_t kTurnNs = 100'000;  // but so long it goes on: many parts are short, and each turn costs as much as some
+constexpr int64_t kTurnNs = 200'000;  // but so long it goes on: many parts are short, and each turn costs as much as some
 
 SharedReport::Text text_of(const protocol::admin::StatusReport& report, uint64_t since, bool brief) {
   namespace admin = protocol::admin;

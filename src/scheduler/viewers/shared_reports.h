@@ -55,7 +55,7 @@ class SharedReport {
   mutable std::map<Form, std::shared_ptr<Entry>> texts_ GUARDED_BY(mutex_);
 };
 
-// Where they are made: in parts, so that clients are served in between. At most a fifth of the time goes into it, or 0.1 ms and a part at
+// Where they are made: in parts, so that clients are served in between. At most a fifth of the time goes into it, or 0.2 ms and a part at
 // a time, but no less however many clients there are to be served. The loop's thread alone.
 class SharedReports {
  public:

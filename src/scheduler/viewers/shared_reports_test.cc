@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -205,52 +206,69 @@ TEST_F(SharedReportsTest, AReportThatWasReplacedIsHandedOver) {
   EXPECT_EQ(former, (std::vector{first, first}));
 }
 
-// Clients that come in parts, more of them than there is room for, beside reports that fail and viewers that make others: the text is what
-// it would be of the whole report.
+// Clients and then tenants that come in parts, more of them than there is room for, beside reports that fail and viewers that make others:
+// the text is what it would be of the whole report.
 TEST_F(SharedReportsTest, WhatIsWrittenWhileAReportIsMadeIsWhatTheReportSays) {
   constexpr size_t kAtOnce = 400;
   StatusWriter& writer = writer_.emplace(loop_, reports_);
   std::mt19937 random(7);
   size_t grown = 0;
+  const auto add_some = [&](auto& rows, auto fill) {
+    for (size_t i = 0; i < kAtOnce; ++i) {
+      if (rows.size() == rows.capacity()) {
+        std::remove_reference_t<decltype(rows)> more;
+        more.reserve(2 * rows.size() + kAtOnce);
+        more = rows;
+        writer.keep(std::exchange(rows, std::move(more)));
+      }
+      rows.emplace_back().id = random();
+      fill(rows.back());
+    }
+  };
+  int parts_of_clients = 0;
   on_part_ = [&] {
     if (part_ == 1) {
-      writer.keep(std::exchange(report_, {}).clients);
+      protocol::admin::StatusReport left = std::exchange(report_, {});
+      writer.keep(std::move(left.clients));
+      writer.keep(std::move(left.tenants));
       report_.changes = ++grown;
       report_.clients.reserve(random() % 6000);
+      report_.tenants.reserve(random() % 3000);
       writer.made(nullptr);
     }
-    for (size_t i = 0; i < kAtOnce; ++i) {
-      if (report_.clients.size() == report_.clients.capacity()) {
-        StatusWriter::Clients more;
-        more.reserve(2 * report_.clients.size() + kAtOnce);
-        more = report_.clients;
-        writer.keep(std::exchange(report_.clients, std::move(more)));
-      }
-      protocol::admin::ClientReport& client = report_.clients.emplace_back();
-      client.id = random();
-      client.program = "program " + std::to_string(random());
+    const auto text = [&] { return "text " + std::to_string(random()); };
+    if (part_ <= parts_of_clients) {
+      add_some(report_.clients, [&](protocol::admin::ClientReport& client) { client.program = text(); });
+      return writer.made(&report_.clients);
     }
-    writer.made(&report_.clients);
+    add_some(report_.tenants, [&](protocol::admin::TenantReport& tenant) { tenant.usage.emplace_back().gpu = text(); });
+    writer.made(report_.clients, report_.tenants, part_ == parts_);
   };
   gives_away_ = true;
   for (int round = 0; round < 60; ++round) {
     parts_ = static_cast<int>(1 + random() % 12);
+    parts_of_clients = static_cast<int>(random() % static_cast<unsigned>(parts_ + 1));
     fails_ = random() % 4 == 0;
     const bool other = random() % 3 == 0;  // a viewer that has one made first
     if (other) on_loop([&] { reports_.ask(0, 0, [](const Result<SharedReports::Report>&) {}); });
     const auto texts = ask(writer, {{.brief = true}, {}, {.since = 1}});
     if (fails_) continue;
     const SharedReports::Report latest = fresh(kLongNs, 0);
-    ASSERT_EQ(latest->report().clients.size(), kAtOnce * static_cast<size_t>(parts_));
+    ASSERT_EQ(latest->report().clients.size(), kAtOnce * static_cast<size_t>(parts_of_clients));
+    ASSERT_EQ(latest->report().tenants.size(), kAtOnce * static_cast<size_t>(parts_ - parts_of_clients));
     EXPECT_TRUE(*texts[0] == protocol::admin::encode(latest->report(), true)) << round;
     EXPECT_TRUE(*texts[1] == protocol::admin::encode(latest->report())) << round;
     EXPECT_TRUE(*texts[2] == protocol::admin::encode(protocol::admin::news_since(latest->report(), 1))) << round;
+    const auto read = protocol::admin::decode_status(*texts[0]);
+    ASSERT_TRUE(read) << read.error().text;
+    EXPECT_EQ(read->clients.size(), latest->report().clients.size());
+    EXPECT_EQ(read->tenants.size(), latest->report().tenants.size());
   }
 }
 
 // Wherever it runs out, on the thread that writes: in the making, behind it, or for good.
 TEST_F(SharedReportsTest, WhereMemoryRunsOutViewersGetTheTextOrAnError) {
-  constexpr size_t kClients = 1200;  // more than are written at once
+  constexpr size_t kClients = 1200, kTenants = 600;  // more than are written at once
   struct Spared {
     Spared() { FailingMemory::spare_this_thread(true); }
     ~Spared() { FailingMemory::spare_this_thread(false); }
@@ -258,10 +276,12 @@ TEST_F(SharedReportsTest, WhereMemoryRunsOutViewersGetTheTextOrAnError) {
   on_loop([] { FailingMemory::spare_this_thread(true); });
   StatusWriter& writer = writer_.emplace(loop_, reports_);
   for (size_t i = 0; i < kClients; ++i) change();
+  for (size_t i = 0; i < kTenants; ++i) report_.tenants.emplace_back().id = i + 1;
   parts_ = 2;
   on_part_ = [&] {
     if (part_ == 1) writer.made(nullptr);
     writer.made(&report_.clients);
+    writer.made(report_.clients, report_.tenants, part_ == parts_);
     for (const int64_t until = monotonic_ns() + 2'000'000; monotonic_ns() < until;) std::this_thread::yield();  // it is written meanwhile
   };
   const std::vector<StatusWriter::Wish> wishes{{.brief = true}, {}, {.since = report_.changes - 2}};
@@ -283,6 +303,7 @@ TEST_F(SharedReportsTest, WhereMemoryRunsOutViewersGetTheTextOrAnError) {
         const auto read = protocol::admin::decode_status(*texts[i]);
         ASSERT_TRUE(read) << passing << ": " << read.error().text;
         EXPECT_EQ(read->clients.size(), i == 2 ? 1 : kClients) << passing;
+        EXPECT_EQ(read->tenants.size(), i == 2 ? 0 : kTenants) << passing;
       }
     }
     EXPECT_GT(texts_in_spite, 6) << failing;

@@ -12,9 +12,11 @@
 namespace nvshare::scheduler {
 namespace {
 
-constexpr size_t kWrittenAtOnce = 1000;
+constexpr size_t kWrittenAtOnce = 1000, kTenantsWrittenAtOnce = 500;
 constexpr std::chrono::milliseconds kUntilMemory{10};
 constexpr size_t kRoomPart = 16;  // of a text is left, as the next one may be longer
+// About, of a client and its tenant: so much room the first text begins with, as growing took longer than writing it.
+constexpr size_t kBytesOfClient = 3000, kBytesInBrief = 1400;
 
 StatusWriter::Text text_of(const Error& error) { return std::make_shared<const std::string>(protocol::admin::encode_error(error.text)); }
 
@@ -95,7 +97,7 @@ void StatusWriter::made(const Clients* clients) {
     for (const Asker& asker : served_) {
       if (awaits_report_ && asker.wish.since == 0) whole_forms_.insert(form_of(asker.wish));
     }
-    told_ = 0;
+    told_ = told_tenants_ = 0;
     ++number_;
     Lock lock(mutex_);
     part_ = {};
@@ -103,21 +105,33 @@ void StatusWriter::made(const Clients* clients) {
   }
   if (whole_forms_.empty() || clients->size() < told_ + kWrittenAtOnce) return;
   told_ = clients->size();
+  write_soon(*clients, {});
+}
+
+// The first ones at once, as the last clients come with them.
+void StatusWriter::made(const Clients& clients, const Tenants& tenants, bool all) {
+  if (whole_forms_.empty() || tenants.size() == told_tenants_) return;
+  if (!all && told_tenants_ > 0 && tenants.size() < told_tenants_ + kTenantsWrittenAtOnce) return;
+  told_tenants_ = tenants.size();
+  write_soon(clients, tenants);
+}
+
+void StatusWriter::write_soon(const Clients& clients, const Tenants& tenants) {
   {
     Lock lock(mutex_);
     if (report_) return;  // the thread is to write another one first
-    part_ = {number_, *clients};
+    part_ = {number_, clients, tenants, clients.capacity()};
     forms_ = whole_forms_;
   }
   changed_.notify_one();
 }
 
-void StatusWriter::keep(Clients clients) {
-  if (clients.empty()) return;
+void StatusWriter::keep(Kept kept) {
+  if (kept.clients.empty() && kept.tenants.empty()) return;
   {
     Lock lock(mutex_);
     part_ = {};
-    kept_.push_back(std::move(clients));
+    kept_.push_back(std::move(kept));
   }
   changed_.notify_one();
 }
@@ -161,9 +175,11 @@ void StatusWriter::write_some(Begun& begun, const Part& part, const std::set<For
   try {
     if (begun.report != part.report || begun.clients != part.clients.data()) begun.begin(part.report, part.clients.data());
     for (const Form& form : forms) {
-      const size_t bytes = begun.bytes[form] + begun.bytes[form] / kRoomPart;
+      const size_t former = begun.bytes[form];
+      const size_t bytes = former > 0 ? former + former / kRoomPart : part.clients_most * (form.second ? kBytesInBrief : kBytesOfClient);
       protocol::admin::StatusText& text = begun.texts.try_emplace(form, form.second, bytes).first->second;
       text.add(part.clients.subspan(text.clients()));
+      text.add(part.tenants.subspan(text.tenants()));
     }
   } catch (...) {
     begun.begin(0, nullptr);  // it is written once the report is there, which says what is wrong
@@ -216,7 +232,7 @@ void StatusWriter::write() {
                   [this]() REQUIRES(mutex_) { return ends_ || report_ || !part_.clients.empty() || !former_.empty() || !kept_.empty(); });
     if (ends_) return;
     std::vector<SharedReports::Report> former = std::exchange(former_, {});
-    std::vector<Clients> kept = std::exchange(kept_, {});
+    std::vector<Kept> kept = std::exchange(kept_, {});
     const Part part = std::exchange(part_, {});
     SharedReports::Report report = std::exchange(report_, nullptr);
     const uint64_t number = began_last_;

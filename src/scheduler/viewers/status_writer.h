@@ -1,8 +1,8 @@
 // Writes answers to `status` on a thread of its own: with thousands of clients the text takes longer than their reports, and no client is
 // to wait for it. A report is had for all that ask by then (shared_reports.h); those that ask while it is made or
-// written share the next one, so that each answer is as new as its question, or as old as its asker takes it. The text of its clients is
-// written while the report is still being made, a thousand at a time. Viewers are answered one after the other: each that is answered wakes
-// up and takes a processor, which programs that are to be granted something need, too.
+// written share the next one, so that each answer is as new as its question, or as old as its asker takes it. The text of its clients
+// and tenants is written while the report is still being made, hundreds at a time. Viewers are answered one after the other: each that is
+// answered wakes up and takes a processor, which programs that are to be granted something need, too.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +44,15 @@ class StatusWriter {
   void ask(const Wish& wish, Done done);
 
   using Clients = std::vector<protocol::admin::ClientReport>;
+  using Tenants = std::vector<protocol::admin::TenantReport>;
   // The clients of the report that is being made, so far; those that are there do not change any more. Null: another one begins. They stay
   // where they are until the next one has begun, or until they are given to keep().
   void made(const Clients* clients);
+  // The same, with all of its clients, and the tenants so far; `all`: no more of them come.
+  void made(const Clients& clients, const Tenants& tenants, bool all);
   // Ends them once they are not being written.
-  void keep(Clients clients);
+  void keep(Clients clients) { keep(Kept{std::move(clients), {}}); }
+  void keep(Tenants tenants) { keep(Kept{{}, std::move(tenants)}); }
 
  private:
   struct Asker {
@@ -71,11 +75,19 @@ class StatusWriter {
   void answer_next();
   void write();  // the thread
 
-  // Clients of the report in the making. Of another one where `report` is another number.
+  // Clients, and tenants, of the report in the making. Of another one where `report` is another number.
   struct Part {
     uint64_t report = 0;
     std::span<const protocol::admin::ClientReport> clients;  // from the first one on
+    std::span<const protocol::admin::TenantReport> tenants;  // the same; none until all clients are there
+    size_t clients_most = 0;                                 // for so many is room
   };
+  struct Kept {
+    Clients clients;
+    Tenants tenants;
+  };
+  void keep(Kept kept);
+  void write_soon(const Clients& clients, const Tenants& tenants);
   // What the thread has written of them.
   struct Begun {
     uint64_t report = 0;
@@ -108,6 +120,7 @@ class StatusWriter {
   std::set<Form> whole_forms_;  // in which clients are written while their report is made
   uint64_t number_ = 0;         // of the report that began last
   size_t told_ = 0;             // of its clients, to the thread
+  size_t told_tenants_ = 0;     // the same
 
   Mutex mutex_;  // nobody waits for anything else with it
   Condition changed_;
@@ -116,7 +129,7 @@ class StatusWriter {
   std::vector<SharedReports::Report> former_ GUARDED_BY(mutex_);  // that nobody is to be given any more: they end on the thread
   std::set<Form> forms_ GUARDED_BY(mutex_);                       // that it, or the part, is to be written in
   Part part_ GUARDED_BY(mutex_);                                  // empty: it has been written
-  std::vector<Clients> kept_ GUARDED_BY(mutex_);                  // that end on the thread
+  std::vector<Kept> kept_ GUARDED_BY(mutex_);                     // that end on the thread
   bool ends_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
