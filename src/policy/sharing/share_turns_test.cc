@@ -313,7 +313,7 @@ TEST(ShareTurns, NobodyStarvesInRandomWorkloads) {
       EXPECT_GT(world.of(id).worked, 0) << id;
       EXPECT_LE(world.of(id).longest_wait, 1500 * kMs) << id;
     }
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
 }
 

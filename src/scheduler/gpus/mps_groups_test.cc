@@ -11,7 +11,7 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr uid_t kUser = 1000;
+constexpr uid_t kGroupsUser = 1000;
 constexpr pid_t kDaemon = 77;
 
 template <typename Kind>
@@ -48,19 +48,19 @@ class MpsGroupsTest : public testing::Test {
     const int before = looks_;
     MpsGroups::Actions actions;
     for (int i = 0; i < 1000; ++i) {
-      perform(groups_.joined(kUser, now_), actions);
+      perform(groups_.joined(kGroupsUser, now_), actions);
       pass_for(5 * kSecond / 1000);
     }
     return looks_ - before;
   }
-  MpsGroups::Actions ask(MpsGroups::Asker asker, uid_t user = kUser, const std::string& name = "") {
+  MpsGroups::Actions ask(MpsGroups::Asker asker, uid_t user = kGroupsUser, const std::string& name = "") {
     MpsGroups::Actions all;
     perform(groups_.asked({user, name}, asker, now_), all);
     return all;
   }
   MpsGroups::Actions end(const char* how = "was ended by signal 9") {
     MpsGroups::Actions all;
-    perform(groups_.ended({kUser, ""}, how, now_), all);
+    perform(groups_.ended({kGroupsUser, ""}, how, now_), all);
     return all;
   }
   void perform(const MpsGroups::Actions& actions, MpsGroups::Actions& all) {
@@ -124,10 +124,10 @@ TEST_F(MpsGroupsTest, EachUserHasItsOwn) {
 
 TEST_F(MpsGroupsTest, EachGroupOfAUserHasItsOwn) {
   ask(1);
-  ask(2, kUser, "a");
-  ask(3, kUser, "b");
+  ask(2, kGroupsUser, "a");
+  ask(3, kGroupsUser, "b");
   ask(4, 1001, "a");
-  ask(5, kUser, "a");
+  ask(5, kGroupsUser, "a");
   EXPECT_EQ(starts_, 4);
   programs_ = {501};
   std::map<TrustGroup, std::set<uint64_t>> numbers;
@@ -141,13 +141,13 @@ TEST_F(MpsGroupsTest, EachGroupOfAUserHasItsOwn) {
   EXPECT_FALSE(all.contains(0));
   std::set<std::pair<uint32_t, std::string>> reported;
   for (const auto& mps : groups_.report()) reported.emplace(mps.user, mps.group);
-  EXPECT_EQ(reported, (std::set<std::pair<uint32_t, std::string>>{{kUser, ""}, {kUser, "a"}, {kUser, "b"}, {1001, "a"}}));
+  EXPECT_EQ(reported, (std::set<std::pair<uint32_t, std::string>>{{kGroupsUser, ""}, {kGroupsUser, "a"}, {kGroupsUser, "b"}, {1001, "a"}}));
 }
 
 // Nobody starts daemons without end by names that come once; those who do take no place from others.
 TEST_F(MpsGroupsTest, GroupsOfAUserAreBounded) {
-  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kUser, "job" + std::to_string(i));
-  const auto answers = all_of<MpsGroups::Answer>(ask(99, kUser, "more"));
+  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kGroupsUser, "job" + std::to_string(i));
+  const auto answers = all_of<MpsGroups::Answer>(ask(99, kGroupsUser, "more"));
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_NE(answers[0].refusal.find("8 trust groups of user 1000"), std::string::npos) << answers[0].refusal;
   EXPECT_LT(answers[0].refusal.size(), sizeof protocol::MpsGroup::reason);
@@ -160,8 +160,8 @@ TEST_F(MpsGroupsTest, GroupsOfAUserAreBounded) {
 }
 
 TEST_F(MpsGroupsTest, AGroupWithANameIsForgottenOnceItsDaemonHasEnded) {
-  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kUser, "job" + std::to_string(i));
-  only_ = TrustGroup{kUser, "job3"};
+  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kGroupsUser, "job" + std::to_string(i));
+  only_ = TrustGroup{kGroupsUser, "job3"};
   programs_ = {501};
   std::set<TrustGroup> forgotten;
   for (const auto& one : all_of<MpsGroups::Forget>(pass_for(MpsGroups::kIdle + 20 * kSecond))) forgotten.insert(one.group);
@@ -170,14 +170,14 @@ TEST_F(MpsGroupsTest, AGroupWithANameIsForgottenOnceItsDaemonHasEnded) {
   ASSERT_EQ(groups_.report().size(), 1u);
   EXPECT_EQ(report().group, "job3");
   const int before = starts_;
-  ask(99, kUser, "more");
+  ask(99, kGroupsUser, "more");
   EXPECT_EQ(starts_, before + 1);
 }
 
 // One whose daemon does not start holds its place as long as it is tried again.
 TEST_F(MpsGroupsTest, AGroupThatFailsIsForgottenWhenNobodyWantsItAnyMore) {
   cannot_start_ = "no";
-  ask(1, kUser, "a");
+  ask(1, kGroupsUser, "a");
   EXPECT_FALSE(has<MpsGroups::Forget>(pass_for(MpsGroups::kIdle - 60 * kSecond)));
   EXPECT_EQ(report().group, "a");
   EXPECT_TRUE(has<MpsGroups::Forget>(pass_for(2 * MpsGroups::kIdle)));
@@ -198,14 +198,14 @@ TEST_F(MpsGroupsTest, ADeadlineThatIsSeenLateIsNotSeenForEver) {
 
 TEST_F(MpsGroupsTest, WhoJoinsIsLookedForAtEachOfItsUsersDaemons) {
   ask(1);
-  ask(2, kUser, "a");
+  ask(2, kGroupsUser, "a");
   ask(3, 1001);
   pass_for(65 * kSecond);  // between two looks at all
   MpsGroups::Actions actions;
-  perform(groups_.joined(kUser, now_), actions);
+  perform(groups_.joined(kGroupsUser, now_), actions);
   std::set<TrustGroup> looked;
   for (const auto& look : all_of<MpsGroups::Look>(pass_for(kSecond / 10))) looked.insert(look.group);
-  EXPECT_EQ(looked, (std::set<TrustGroup>{{kUser, ""}, {kUser, "a"}}));
+  EXPECT_EQ(looked, (std::set<TrustGroup>{{kGroupsUser, ""}, {kGroupsUser, "a"}}));
 }
 
 TEST_F(MpsGroupsTest, UsersAreBounded) {
@@ -241,7 +241,7 @@ TEST_F(MpsGroupsTest, WhoJoinsAgainAndAgainIsNotLookedAtEachTime) {
 
 // More groups are no more looks.
 TEST_F(MpsGroupsTest, LooksAtTheDaemonsOfOneUserAreBoundedTogether) {
-  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kUser, "job" + std::to_string(i));
+  for (size_t i = 0; i < MpsGroups::kNamedMost; ++i) ask(i, kGroupsUser, "job" + std::to_string(i));
   pass_for(60 * kSecond);
   const int looks = looks_while_one_joins_again_and_again();
   EXPECT_LE(looks, 70);
@@ -313,7 +313,7 @@ TEST_F(MpsGroupsTest, WhoseProgramsAreAttachedIsSeenSoonAfterTheyJoin) {
   pass_for(60 * kSecond);
   const int before = looks_;
   MpsGroups::Actions actions;
-  perform(groups_.joined(kUser, now_), actions);
+  perform(groups_.joined(kGroupsUser, now_), actions);
   programs_ = {501};  // a moment later
   actions = pass_for(kSecond / 2);
   EXPECT_GE(looks_, before + 2);
@@ -376,7 +376,7 @@ TEST_F(MpsGroupsTest, OneThatDoesNotQuitIsKilledAndWhoAsksMeanwhileGetsANewOne) 
 }
 
 TEST_F(MpsGroupsTest, AnAdoptedOneServesOnAndAnUnwantedOneOnlyWhileItIsUsed) {
-  groups_.adopted({kUser, ""}, kDaemon, true, now_);
+  groups_.adopted({kGroupsUser, ""}, kDaemon, true, now_);
   programs_ = {501};
   pass_for(kSecond);
   EXPECT_EQ(report().state, "serving");
