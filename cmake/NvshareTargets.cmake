@@ -91,15 +91,16 @@ endfunction()
 option(NVSHARE_UNITY "Compile several sources at a time, see nvshare_unity; sanitizer builds do it anyway" OFF)
 set(NVSHARE_UNITY_SOURCES 16 CACHE STRING "How many at a time")
 
-# nvshare_unity(TARGET [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled 16 (in the demo's 32) at a
+# nvshare_unity(TARGET [PORTABLE] [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled 16 (in the demo's 32) at a
 # time. Most of what such a build takes is the code of templates (JSON, logging, GoogleTest) that each source would bring along again. Names in unnamed
 # namespaces then must differ within a layer (tools/lint.py, names); sources whose names do not, or that define what their neighbours only declare, stay
 # APART. Why 16: two times eight of the scheduler's take 38.6 s of a processor under AddressSanitizer, together 29.4 s and 1 GiB of memory. More
-# would leave one of two processors idle at the end of a layer.
+# would leave one of two processors idle at the end of a layer. PORTABLE: also in portable builds, where the target is compiled with other options
+# than in a release, so that ccache cannot have it.
 # Other builds compile each source by itself; there warnings are errors, and shadowed names are warned of, which neighbours would be here.
 function(nvshare_unity target)
-  cmake_parse_arguments(ARG "" "" "APART" ${ARGN})
-  if(NOT TARGET ${target} OR NOT (NVSHARE_SANITIZER OR NVSHARE_UNITY))
+  cmake_parse_arguments(ARG "PORTABLE" "" "APART" ${ARGN})
+  if(NOT TARGET ${target} OR NOT (NVSHARE_SANITIZER OR NVSHARE_UNITY OR (ARG_PORTABLE AND NVSHARE_PORTABLE)))
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${NVSHARE_UNITY_SOURCES})
