@@ -6,7 +6,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 
 #include "protocol/admin.h"
 #include "protocol/paths.h"
@@ -39,6 +43,31 @@ TEST_F(ProgramTest, SaysForHowManyProgramsItsOpenFilesSuffice) {
   kill(pid, SIGTERM);
   EXPECT_EQ(wait_for_end(pid), 0);
 }
+
+#ifndef NVSHARE_SANITIZED
+// Reports of thousands of clients take a third longer otherwise.
+TEST_F(ProgramTest, ItsHeapIsOfHugePagesWhereThereAreSuch) {
+  if (access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0) GTEST_SKIP() << "this kernel has none";
+  const pid_t pid = start({});
+  ASSERT_NE(ask(R"({"request":"status"})"), "");
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/smaps");
+  bool is_heap = false, has_heap = false;
+  int64_t of_huge_pages_kib = 0, resident_kib = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(' ')) is_heap = line.ends_with("[heap]");
+    if (!is_heap) continue;
+    has_heap = true;
+    if (line.starts_with("Size:")) of_huge_pages_kib = std::max(of_huge_pages_kib, std::int64_t{std::atoll(line.c_str() + 5)});
+    if (line.starts_with("Rss:")) resident_kib += std::atoll(line.c_str() + 4);
+    if (line.starts_with("VmFlags:") && line.find(" hg") == std::string::npos) of_huge_pages_kib = 0;
+  }
+  ASSERT_TRUE(has_heap);
+  EXPECT_GE(of_huge_pages_kib, 200 << 10);
+  EXPECT_LE(resident_kib, 32 << 10) << "memory comes with its use";
+  kill(pid, SIGTERM);
+  EXPECT_EQ(wait_for_end(pid), 0);
+}
+#endif
 
 TEST_F(ProgramTest, EndsCleanlyOnSignalsAndTellsItsServiceManager) {
   std::string notifications = folder_.path() + "/notify";
