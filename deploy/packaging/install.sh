@@ -28,24 +28,49 @@ service=no
 if [ "$user" = no ] && { [ -n "${NVSHARE_UNIT_DIR:-}" ] || { [ "$(id -u)" -eq 0 ] && [ -d /run/systemd/system ]; }; }; then service=yes; fi
 control() { if [ -z "${NVSHARE_UNIT_DIR:-}" ]; then systemctl "$@" || true; fi; }
 
-# With the folders above it; those that were not there are noted, the upper ones first.
+# With the folders above it. Those that were not there are noted, the upper ones first: in new_folders until there is a place for it.
 make_folder() {
   [ ! -d "$1" ] || return 0
-  make_folder "$(dirname "$1")" && mkdir "$1" 2> /dev/null && new_folders="$new_folders$1
-"
+  make_folder "$(dirname "$1")"
+  why=$(mkdir "$1" 2>&1) || die "cannot make the folder $1 (${why##*: }); run it as root, or with --user"
+  case "$notes" in
+    yes) echo "$1" >> "$made" ;;
+    later) new_folders="$1
+$new_folders" ;;
+  esac
 }
-new_folders=
+notes=later new_folders=
 
-# Of a scheduler that `nvsharectl run` started: its log, and what it knew.
+# Also where it fails: then what is noted can be removed by --uninstall, and what is noted nowhere goes now.
+leave_nothing_unnoted() {
+  rm -f "$new" "$list.both" ${part:+"$part"}
+  [ ! -f "$list" ] || return 0
+  rm -f "$made"
+  echo "$new_folders" | while IFS= read -r folder; do rmdir "$folder" 2> /dev/null || true; done
+}
+
+# Of a scheduler that `nvsharectl run` started: what it and nvsharectl write there, by name, while nobody starts or runs one. Looked for where
+# nvsharectl does.
 remove_own_scheduler() {
-  folder=${XDG_RUNTIME_DIR:+$XDG_RUNTIME_DIR/nvshare}
-  folder=${folder:-/tmp/nvshare-$(id -u)}
+  case "${XDG_RUNTIME_DIR:-}" in /*) folder=$XDG_RUNTIME_DIR/nvshare ;; *) folder=/tmp/nvshare-$(id -u) ;; esac
   [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] || return 0
-  if NVSHARE_RUNTIME_DIR=$folder "$prefix/bin/nvsharectl" status > /dev/null 2>&1; then
-    echo "a scheduler still serves $folder: it ends a minute after its last program, and the folder stays"
-  else
-    rm -rf "$folder"
-  fi
+  if ! command -v flock > /dev/null; then echo "$folder stays: there is no flock to tell whether a scheduler serves it"; return 0; fi
+  for lock in start.lock scheduler.lock; do  # held until this script ends
+    [ -e "$folder/$lock" ] || continue
+    if [ ! -f "$folder/$lock" ] || [ ! -r "$folder/$lock" ]; then echo "$folder stays: cannot read $folder/$lock"; return 0; fi
+    if [ "$lock" = start.lock ]; then number=8; exec 8< "$folder/$lock"; else number=9; exec 9< "$folder/$lock"; fi
+    if ! flock -n "$number"; then
+      echo "a scheduler still serves $folder: it ends a minute after its last program, and the folder stays"
+      return 0
+    fi
+  done
+  for file in admin/admin.sock client/scheduler.sock; do
+    if [ ! -L "$folder/${file%/*}" ]; then rm -f "$folder/$file" || true; fi
+  done
+  for file in clients tenants; do set -- "$@" "$file" "$file.new" "$file.changes" "$file.changes.new"; done
+  for file in "$@" socket.new scheduler.log scheduler.lock start.lock; do rm -f "$folder/$file" || true; done
+  for inner in admin client jobs; do rmdir "$folder/$inner" 2> /dev/null || true; done
+  rmdir "$folder" 2> /dev/null || echo "$folder stays: it is not empty without the files of a scheduler"
 }
 
 if [ "$uninstall" = yes ]; then
@@ -72,26 +97,33 @@ if [ "$uninstall" = yes ]; then
 fi
 
 [ -x "$here/bin/nvsharectl" ] || die "there is no bin/nvsharectl beside this file: run it in the unpacked tarball"
-make_folder "$prefix/share/nvshare" || die "cannot write $prefix; run it as root, or with --user"
-new=$list.new
+new=$list.new part=
+trap leave_nothing_unnoted EXIT
+trap 'exit 1' HUP INT TERM
+make_folder "$prefix/share/nvshare"
 (cd "$here" && find bin lib share -type f | sort) > "$new"
 printf '%s\n' share/nvshare/installed-files share/nvshare/made-folders >> "$new"
+# Not beside an earlier release that noted none.
+if [ -f "$made" ] || [ ! -f "$list" ]; then notes=yes; else notes=no; fi
+if [ "$notes" = yes ]; then printf %s "$new_folders" >> "$made"; fi
+# Until all is there: what an earlier release has, and what is to come.
+if [ -f "$list" ]; then cat "$list" "$new" | sort -u > "$list.both"; else cp "$new" "$list.both"; fi
+mv -f "$list.both" "$list"
 while IFS= read -r file; do
   case "$file" in share/nvshare/installed-files | share/nvshare/made-folders) continue ;; esac
   make_folder "$prefix/$(dirname "$file")"
   # In one step, never in place: programs have the old one open. It belongs to who installs, and nobody else may write it: what root runs as
   # a service must not be the file of whoever unpacked the tarball.
-  rm -f "$prefix/$file.nvshare-new"
-  cp "$here/$file" "$prefix/$file.nvshare-new"
+  part=$prefix/$file.nvshare-new
+  rm -f "$part"
+  cp "$here/$file" "$part"
   if [ -x "$here/$file" ]; then mode=755; else mode=644; fi
-  chmod "$mode" "$prefix/$file.nvshare-new"
-  touch -r "$here/$file" "$prefix/$file.nvshare-new"
-  mv -f "$prefix/$file.nvshare-new" "$prefix/$file"
+  chmod "$mode" "$part"
+  touch -r "$here/$file" "$part"
+  mv -f "$part" "$prefix/$file"
 done < "$new"
 # What an earlier release had and this one has not.
-if [ -f "$list" ]; then grep -vxFf "$new" "$list" | while IFS= read -r file; do rm -f "$prefix/$file"; done || true; fi
-# Not beside an earlier release that noted none.
-if [ -f "$made" ] || [ ! -f "$list" ]; then printf %s "$new_folders" >> "$made"; fi
+grep -vxFf "$new" "$list" | while IFS= read -r file; do rm -f "$prefix/$file"; done || true
 mv -f "$new" "$list"
 if [ "$service" = yes ]; then
   sed "s|^ExecStart=/usr/bin/|ExecStart=$prefix/bin/|" "$prefix/share/nvshare/systemd/nvshare-scheduler.service" > "$units/nvshare-scheduler.service"

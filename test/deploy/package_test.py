@@ -251,7 +251,7 @@ class Tarball(unittest.TestCase):
         shutil.rmtree(self.folder)
 
     def install(self, *words, **environment):
-        done = subprocess.run([str(self.tree / "install.sh"), *map(str, words)], capture_output=True, text=True, timeout=60,
+        done = subprocess.run([str(self.tree / "install.sh"), *map(str, words)], capture_output=True, text=True, timeout=60, cwd=self.folder,
                               env={"PATH": os.environ["PATH"], "HOME": str(self.folder / "home"), "XDG_RUNTIME_DIR": str(self.folder / "run"),
                                    **environment})
         return done.returncode, done.stdout + done.stderr
@@ -354,6 +354,78 @@ class Tarball(unittest.TestCase):
         own.symlink_to(self.folder / "elsewhere")
         self.assertEqual(self.install("--user", "--uninstall")[0], 0)
         self.assertTrue((self.folder / "elsewhere/kept").exists())
+
+    def stand_in(self, program, text):
+        """PATH with such a program before the others."""
+        folder = self.folder / "programs"
+        folder.mkdir(exist_ok=True)
+        (folder / program).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / program).chmod(0o755)
+        return f"{folder}:{os.environ['PATH']}"
+
+    def test_of_a_folder_that_may_be_served_nothing_goes(self):
+        own, control = self.folder / "run/nvshare", self.folder / "home/.local/bin/nvsharectl"
+        own.mkdir(mode=0o700, parents=True)
+        control.parent.mkdir(parents=True)
+        for name in ("scheduler.lock", "start.lock"):
+            self.assertEqual(self.install("--user")[0], 0)
+            control.chmod(0o644)  # it cannot be asked
+            for file in (name, "scheduler.log", "tenants"):
+                (own / file).touch()
+            with (own / name).open() as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                code, text = self.install("--user", "--uninstall")
+            self.assertEqual(code, 0, text)
+            self.assertIn(f"still serves {own}", text)
+            self.assertEqual(files_below(own), sorted([name, "scheduler.log", "tenants"]))
+            (own / name).unlink()
+
+    def test_what_no_scheduler_wrote_stays(self):
+        own = self.folder / "run/nvshare"
+        for folder in ("admin", "client", "jobs"):
+            (own / folder).mkdir(parents=True)
+        own.chmod(0o700)
+        for file in ("scheduler.lock", "scheduler.log", "tenants", "clients.changes", "admin/admin.sock", "jobs/mine", "results"):
+            (own / file).touch()
+        (self.folder / "home").mkdir()
+        self.assertEqual(self.install("--user")[0], 0)
+        code, text = self.install("--user", "--uninstall")
+        self.assertEqual(code, 0, text)
+        self.assertIn(f"{own} stays", text)
+        self.assertEqual(files_below(own), ["jobs/mine", "results"])
+        self.assertFalse((own / "admin").exists() or (own / "client").exists())
+
+    def test_a_relative_folder_is_not_a_schedulers(self):
+        """nvsharectl looks for none there, either."""
+        (self.folder / "home").mkdir()
+        (self.folder / "run/nvshare").mkdir(parents=True)
+        (self.folder / "run/nvshare/tenants").touch()
+        nobody = self.stand_in("id", "echo nobody-of-the-tests")  # else the other place that it looks at would be this user's own
+        self.assertEqual(self.install("--user")[0], 0)
+        code, text = self.install("--user", "--uninstall", XDG_RUNTIME_DIR="run", PATH=nobody)
+        self.assertEqual(code, 0, text)
+        self.assertTrue((self.folder / "run/nvshare/tenants").exists())
+
+    def test_what_a_failed_installation_made_can_be_removed(self):
+        prefix = self.folder / "opt"
+        prefix.mkdir()
+        (prefix / "lib").write_text("a file where a folder has to be")
+        code, text = self.install("--prefix", prefix)
+        self.assertEqual(code, 1, text)
+        self.assertIn(f"cannot make the folder {prefix}/lib (File exists)", text)
+        self.assertTrue((prefix / "bin/nvsharectl").exists())
+        self.assertEqual([file for file in files_below(prefix) if "new" in file or "both" in file], [])
+        code, text = self.install("--prefix", prefix, "--uninstall")
+        self.assertEqual(code, 0, text)
+        self.assertEqual([path.name for path in prefix.iterdir()], ["lib"])
+
+    def test_where_nothing_can_be_noted_nothing_is_left(self):
+        full = self.stand_in("mkdir", f"""case "$1" in */share/nvshare) echo "mkdir: $1: No space left" >&2; exit 1 ;; esac
+exec {shutil.which("mkdir")} "$@\"""")
+        code, text = self.install("--prefix", self.folder / "opt/new", PATH=full)
+        self.assertEqual(code, 1, text)
+        self.assertIn(f"cannot make the folder {self.folder}/opt/new/share/nvshare (No space left)", text)
+        self.assertFalse((self.folder / "opt").exists())
 
     def test_wrong_uses_are_explained(self):
         for words, answer in ((["--usr"], "accepted: --user"), (["--prefix"], "needs a folder"), (["--prefix", "here"], "not an absolute path"),
