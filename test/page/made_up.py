@@ -15,10 +15,11 @@ WAIT_S = 3
 
 class Scheduler:
     """Answers as the scheduler's page does (src/scheduler/viewers/page_site.h): `url`; change() changes a client's state, and its GPU's figures go on.
-    `told` counts its lines; all of it is told every `wait_s`, and once where that is 0, as where too many follow."""
+    `told` counts its lines, `questions` has for each question the GPUs that it follows and its lines; all of it is told every `wait_s`, and once where that
+    is 0, as where too many follow."""
 
     def __init__(self, gpus=8, clients=200, wait_s=WAIT_S):
-        self.told, self.wait_s, self.closed = 0, wait_s, False
+        self.told, self.questions, self.wait_s, self.closed = 0, [], wait_s, False
         self.begin, self.changes, self.changed = time.monotonic(), 1, threading.Condition()
         self.gpus = [f"GPU-{number:04}" for number in range(gpus)]
         self.clients = [{"id": number + 1, "at": 1, "gpu": self.gpus[number % gpus], "state": "idle", "turns": 0} for number in range(clients)]
@@ -60,11 +61,14 @@ class Scheduler:
     def lines(self, query):
         words = dict(word.split("=", 1) for word in query.split("&") if word)
         since, gpus = int(words.get("changes", 0)), words["gpus"].split(",") if "gpus" in words else self.gpus
+        question = {"gpus": gpus, "told": 0}
+        self.questions.append(question)
         while not self.closed:
             with self.changed:
                 if since and not self.changed.wait_for(lambda: any(each["at"] > since and each["gpu"] in gpus for each in self.clients), self.wait_s):
                     since = 0
                 self.told += 1
+                question["told"] += 1
                 line = json.dumps(self.report(since)).encode() + b"\n"
                 since = self.changes
             yield line
