@@ -39,6 +39,21 @@ TEST_F(EngineTest, AReportInPartsIsTheSameAsOneAtOnceWhenNothingHappens) {
   for (const auto& tenant : report.tenants) EXPECT_EQ(tenant.usage.size(), 1u);
 }
 
+TEST_F(EngineTest, SharesOfMoreTenantsThanAPartHasAreAllInAReport) {
+  settings_.policy.overhead_default = kMiB;
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  protocol::admin::SetRequest limit;
+  limit.tenant = std::to_string(client(0).tenant);
+  limit.gpu_core_limit = 40;
+  ASSERT_TRUE(engine().set(limit, now_));
+  const protocol::admin::StatusReport report = status_of(engine().parts(), now_);
+  ASSERT_EQ(report.tenants.size(), kClients);
+  for (const auto& tenant : report.tenants) {
+    ASSERT_EQ(tenant.compute.size(), 1u) << tenant.name;
+    EXPECT_EQ(tenant.compute[0].gpu, report.gpus.at(0).uuid);
+  }
+}
+
 // A tenant's memory on a GPU comes with the first of its clients there, which may leave before the next one's part is made.
 TEST_F(EngineTest, ATenantsMemoryOnAGpuIsInAReportOnce) {
   settings_.policy.overhead_default = kMiB;

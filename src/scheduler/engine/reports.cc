@@ -19,7 +19,7 @@ namespace admin = protocol::admin;
 
 namespace {
 
-// Of one part, some 0.1 ms each.
+// Of one part, some 0.1 ms each. What the tenants of a GPU used is one part, however many they are.
 constexpr size_t kClientsAtOnce = 50;
 constexpr size_t kTenantsAtOnce = 50;
 
@@ -303,7 +303,7 @@ ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now)
     if (!engine.gpus[id].is_there()) continue;
     std::optional<policy::GpuView> view = policy::view_of_gpu(engine.steps.state(), id);
     report_.gpus.push_back(report_of(engine.gpus[id], view ? &*view : nullptr));
-    if (view) gpus_.push_back({report_.gpus.size() - 1, std::move(*view), false, engine.clients.left()});
+    if (view) gpus_.push_back({report_.gpus.size() - 1, std::move(*view), OfGpu::Use::kOfGpu, engine.clients.left()});
   }
 }
 
@@ -342,6 +342,7 @@ void ReportInParts::add_clients(policy::Instant now) {
   const size_t before = view.clients.size();
   if (is_still_there(gpus_[at_])) policy::view_clients(engine_.steps.state(), view.gpu, kClientsAtOnce, now, view.clients);
   const std::span<const policy::ClientView> clients = std::span(view.clients).subspan(before);
+  gpus_[at_].in_order = view.clients.size();
   add_reports(clients, gpu, now);
   if (clients.size() < kClientsAtOnce) ++at_;
 }
@@ -371,23 +372,23 @@ void ReportInParts::add_newcomers(policy::Instant now) {
     joined_ = client->joined_as;
     const auto gpu = std::ranges::find(gpus_, client->gpu, [](const OfGpu& each) { return each.view.gpu; });
     if (gpu == gpus_.end() || !is_still_there(*gpu)) continue;
-    const auto at = std::ranges::lower_bound(gpu->view.clients, client->id, {}, &policy::ClientView::client);
-    if (at != gpu->view.clients.end() && at->client == client->id) continue;
+    const std::span<const policy::ClientView> there = std::span(gpu->view.clients).first(gpu->in_order);
+    if (std::ranges::binary_search(there, client->id, {}, &policy::ClientView::client)) continue;
     const auto view = policy::view_of_client(engine_.steps.state(), client->id, now);
     if (!view) continue;
-    const auto added = gpu->view.clients.insert(at, view->clients.front());
-    add_reports(std::span(&*added, 1), report_.gpus[gpu->index].uuid, now);
+    gpu->view.clients.push_back(view->clients.front());
+    add_reports(std::span(gpu->view.clients).last(1), report_.gpus[gpu->index].uuid, now);
   }
 }
 
 // Of the tenants by now, and of the clients in the report that are still there: what those did that have left since is in the totals
-// already. In two parts for each GPU.
+// already. In parts for each GPU.
 void ReportInParts::add_use(policy::Instant now) {
   OfGpu& gpu = gpus_[at_];
   admin::GpuReport& report = report_.gpus[gpu.index];
   if (!is_still_there(gpu)) {
     ++at_;
-  } else if (!gpu.has_use) {
+  } else if (gpu.use == OfGpu::Use::kOfGpu) {
     std::optional<policy::GpuView> view = policy::view_of_tenants(engine_.steps.state(), gpu.view.gpu, now);
     if (!view) {
       ++at_;
@@ -397,10 +398,16 @@ void ReportInParts::add_use(policy::Instant now) {
     gpu.view = std::move(*view);
     forget_those_that_left(gpu);
     report.usage = engine_.usage_totals.of_gpu(gpu.view, report.uuid);
-    gpu.has_use = true;
+    gpu.use = gpu.view.tenants.empty() ? OfGpu::Use::kOfTenants : OfGpu::Use::kCompute;
+  } else if (gpu.use == OfGpu::Use::kCompute) {
+    const size_t until = std::min(gpu.view.tenants.size(), gpu.accounts + kTenantsAtOnce);
+    for (; gpu.accounts < until; ++gpu.accounts) {
+      const policy::TenantView& tenant = gpu.view.tenants[gpu.accounts];
+      of_tenants_.add(tenant.tenant, report_of(engine_, gpu.view, tenant));
+    }
+    if (until == gpu.view.tenants.size()) gpu.use = OfGpu::Use::kOfTenants;
   } else {
     forget_those_that_left(gpu);
-    for (const policy::TenantView& tenant : gpu.view.tenants) of_tenants_.add(tenant.tenant, report_of(engine_, gpu.view, tenant));
     of_tenants_.add(engine_.usage_totals.of_tenants(gpu.view, report.uuid));
     ++at_;
   }

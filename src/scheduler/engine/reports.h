@@ -79,10 +79,13 @@ class ReportInParts {
  private:
   enum class Next { kClients, kNewcomers, kUse, kTenants, kRest };
   struct OfGpu {
-    size_t index;          // in report_.gpus
-    policy::GpuView view;  // its tenants are looked at last
-    bool has_use = false;  // what the GPU did is in the report; what its tenants did is next
-    uint64_t left;         // Clients::left() by which its view has none that left
+    enum class Use { kOfGpu, kCompute, kOfTenants };
+    size_t index;           // in report_.gpus
+    policy::GpuView view;   // its tenants are looked at last
+    Use use = Use::kOfGpu;  // what of it is next
+    uint64_t left;          // Clients::left() by which its view has none that left
+    size_t in_order = 0;    // of the view's clients, by their ids; newcomers are behind them
+    size_t accounts = 0;    // of the view's tenants, so many are looked at
   };
 
   void add_clients(policy::Instant now);
