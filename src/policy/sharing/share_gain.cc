@@ -1,6 +1,8 @@
 #include "policy/sharing/share_gain.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 #include <set>
@@ -16,7 +18,7 @@ constexpr int64_t kSquaresMost = 10'000'000'000;
 constexpr int64_t kWhole = 1'000'000'000'000;  // of weights
 constexpr int64_t kOther = 3;                  // so many errors away: not the same programs' work any more
 constexpr size_t kTakers = 3;                  // whose requests are told from each other; the rest count as one: a trial has few pieces
-constexpr int kRounds = 20;                    // until what each of them takes changes little
+constexpr int kRounds = 300;                   // at most, until what each of them takes changes no more
 
 using Numbers = std::vector<int64_t>;  // of each piece of a spell
 using BothWays = std::array<Numbers, 2>;
@@ -109,6 +111,12 @@ BothWays work_of(const SpellPieces& spells, const std::map<ClientId, int>& seldo
   return work;
 }
 
+int64_t products_of(const BothWays& one, const BothWays& other) {
+  int64_t products = 0;
+  each_off(one, [&](size_t way, size_t piece, int64_t off) { products += off * (other[way][piece] - mean_of(other[way])); });
+  return products;
+}
+
 // What each takes, by least squares within the ways, and no less than nothing: each in turn, from what the others leave unexplained.
 // Returns what all leave.
 BothWays learn_takers(const BothWays& work, std::vector<Taker>& takers) {
@@ -116,15 +124,17 @@ BothWays learn_takers(const BothWays& work, std::vector<Taker>& takers) {
   const auto take = [&](const Taker& taker, int64_t takes) {
     each_off(taker.asks, [&](size_t way, size_t piece, int64_t off) { rest[way][piece] += takes * off / kGainParts; });
   };
-  for (int round = 0; round < kRounds; ++round) {
+  bool changes = true;
+  for (int round = 0; round < kRounds && changes; ++round) {
+    changes = false;
     for (Taker& taker : takers) {
       const int64_t squares = squares_of(taker.asks);
       if (squares == 0) continue;
-      take(taker, -taker.takes);
-      int64_t products = 0;
-      each_off(taker.asks, [&](size_t way, size_t piece, int64_t off) { products += off * (rest[way][piece] - mean_of(rest[way])); });
-      taker.takes = std::clamp<int64_t>(-products / std::max<int64_t>(squares / kGainParts, 1), 0, kRatioMost);
+      const int64_t before = taker.takes;
+      take(taker, -before);
+      taker.takes = std::clamp<int64_t>(-products_of(taker.asks, rest) / std::max<int64_t>(squares / kGainParts, 1), 0, kRatioMost);
       take(taker, taker.takes);
+      changes |= taker.takes != before;
     }
   }
   return rest;
@@ -140,18 +150,32 @@ int64_t variance_of(const Numbers& rest, int64_t work) {
   return std::min(squares / (count * (count - 1)), kSquaresMost) * kGainParts * kGainParts / (work * work);
 }
 
-// Of what was put aside, as how much each request takes is known no better than what is left unexplained.
+// How far the swings of all takers are from what the pieces within the ways told of them: requests that come in step tell little of each.
+// With S the swings and P the takers' products with each other, S * P^-1 * S, by P's Cholesky factor.
+double novelty_of(const std::vector<Taker>& takers) {
+  std::array<std::array<double, kTakers + 1>, kTakers + 1> factor{};
+  std::array<double, kTakers + 1> solved{};
+  double sum = 0;
+  for (size_t row = 0; row < takers.size(); ++row) {
+    auto rest = static_cast<double>(swing_of(takers[row].asks));
+    for (size_t column = 0; column <= row; ++column) {
+      auto left = static_cast<double>(products_of(takers[row].asks, takers[column].asks));
+      for (size_t i = 0; i < column; ++i) left -= factor[row][i] * factor[column][i];
+      factor[row][column] = row == column ? std::sqrt(std::max(left, 1.0)) : left / factor[column][column];
+    }
+    for (size_t i = 0; i < row; ++i) rest -= factor[row][i] * solved[i];
+    solved[row] = rest / factor[row][row];
+    sum += solved[row] * solved[row];
+  }
+  return sum;
+}
+
+// Of what was put aside: what each request takes is known no better than what is left unexplained.
 int64_t variance_of_takers(const BothWays& rest, const std::vector<Taker>& takers, int64_t work) {
   const int64_t pieces = std::ssize(rest[0]) + std::ssize(rest[1]);
   const int64_t unexplained = squares_of(rest) / std::max<int64_t>(pieces - 2 - std::ssize(takers), 1);
-  int64_t sum = 0;
-  for (const Taker& taker : takers) {
-    const int64_t swing = swing_of(taker.asks), squares = squares_of(taker.asks);
-    if (swing == 0) continue;
-    if (squares == 0) return kErrorMost * kErrorMost;  // not known
-    sum += std::min(unexplained, kSquaresMost) * std::min(swing * swing * kGainParts / squares, kGainParts * kGainParts) / kGainParts;
-  }
-  return std::min(sum, kSquaresMost) * kGainParts * kGainParts / (work * work);
+  const double variance = std::min(static_cast<double>(unexplained + 1) * novelty_of(takers), static_cast<double>(kSquaresMost));
+  return static_cast<int64_t>(variance) * kGainParts * kGainParts / (work * work);
 }
 
 }  // namespace
@@ -162,15 +186,15 @@ ShareGain gain_of(const SpellPieces& spells, const std::map<ClientId, int>& seld
   const BothWays rest = learn_takers(work, takers);
   int64_t taken = 0;
   for (const Taker& taker : takers) taken += taker.takes * swing_of(taker.asks) / kGainParts;
-  // Who lies decides no more than one that goes from nothing to all it can.
+  // What is put aside is no more than what one that goes from nothing to all it can makes of it.
   const int64_t moved = std::clamp(taken / 2, -kGainParts, kGainParts);
   const int64_t together = std::max<int64_t>(mean_of(work[0]) - moved, 0), turns = std::max<int64_t>(mean_of(work[1]) + moved, 0);
   if (together == 0 || turns == 0) return {};
   const int64_t ratio = std::min(turns * kGainParts / together, kRatioMost);
-  const int64_t relative =
-      variance_of(rest[0], together) + variance_of(rest[1], turns) + variance_of_takers(rest, takers, (together + turns) / 2);
+  const int64_t aside = std::min(variance_of_takers(rest, takers, (together + turns) / 2), kErrorMost * kErrorMost);
+  const int64_t relative = variance_of(rest[0], together) + variance_of(rest[1], turns) + aside;
   const int64_t variance = std::clamp(relative, kErrorLeast * kErrorLeast, kErrorMost * kErrorMost);
-  return {ratio, variance * (ratio * ratio / kGainParts) / kGainParts};
+  return {ratio, variance * (ratio * ratio / kGainParts) / kGainParts, aside};
 }
 
 void GainPool::add(const ShareGain& gain) {

@@ -1,7 +1,8 @@
 // Whether clients whose tenants leave the choice to the scheduler (ClientShares::measured) share a GPU together or in turns: each way is
 // tried for a short spell, what they submitted meanwhile is counted, and the better way stays until the clients in use of the GPU change.
 // Clients keep the lock while nobody takes turns, also those that do nothing: there a short look tells who works, between trials.
-// A client's counts weigh by its own rate alone, so that one which lies decides no more than one that goes from nothing to all it can.
+// A client's counts weigh by its own rate alone, so that one which lies decides no more than two that go from nothing to all they can: by
+// what it says of itself, and by what servers then seem to take of it.
 #include <cmath>
 
 #include "policy/gangs/gangs.h"
@@ -287,16 +288,32 @@ bool can_compare(const Gpu& gpu, const ShareTrial& trial) {
          }) >= 2;
 }
 
-ShareGain gain_in(const ShareTrial& trial) {
+// In turns whoever has nothing to do gives the GPU up. So one that waits, or has its first turn as the spell ends, had something to do:
+// what it did says nothing, nor is it one that works seldom.
+ShareGain gain_in(const Gpu& gpu, const ShareTrial& trial) {
+  SpellPieces counted = trial.spells.counted;
   std::map<ClientId, int> seldom = trial.seldom;
   for (const auto& [id, rates] : trial.spells.rates) {
-    if (works_seldom(trial, id, rates)) seldom.try_emplace(id, 0);
+    const Client& client = gpu.clients.at(id);
+    const bool had_no_turn = rates[0] > 0 && rates[1] == 0 && !trial.seldom.contains(id) && (client.waits() || client.holds_lock());
+    if (had_no_turn) {
+      for (std::vector<PieceRates>& spell : counted)
+        for (PieceRates& piece : spell) piece.erase(id);
+    } else if (works_seldom(trial, id, rates)) {
+      seldom.try_emplace(id, 0);
+    }
   }
-  return gain_of(trial.spells.counted, seldom);
+  return gain_of(counted, seldom);
 }
 
-// The first time one trial does if it is plain, and two that say so together; then the other way has to win again and again.
+// The first time one trial does if it is plain, and two that say so together; then the other way has to win
+// again and again.
 bool is_to_change(ShareTrial& trial, const ShareGain& gain, bool compared) {
+  if (gain.is_vague()) {
+    trial.wins = 0;
+    trial.unsure = false;
+    return false;
+  }
   const bool in_turns = trial.chosen == SharingWay::kTurns;
   const int64_t ratio = compared ? trial.gains.ratio() : kGainParts;
   const bool wins = in_turns ? ratio < kKept : ratio > kBetter;
@@ -322,8 +339,8 @@ void note_choice(Context& context, const Gpu& gpu, bool changes, bool compared) 
 void decide(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   const bool compared = can_compare(gpu, trial);
-  const ShareGain gain = compared ? gain_in(trial) : ShareGain{};
-  if (compared) trial.gains.add(gain);
+  const ShareGain gain = compared ? gain_in(gpu, trial) : ShareGain{};
+  if (compared && !gain.is_vague()) trial.gains.add(gain);
   const bool changes = is_to_change(trial, gain, compared);
   if (changes) {
     trial.chosen = other_than(trial.chosen);
