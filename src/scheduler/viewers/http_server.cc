@@ -219,9 +219,11 @@ void HttpServer::answer_round() {
 
 bool HttpServer::answer(Connection& connection) {
   HttpResponse response = response_to(*std::exchange(connection.request, std::nullopt));
-  if (response.feed && (connection.head_only || !may_go_on(connection))) {
-    response.body = connection.head_only ? nullptr : response.feed->next();
-    response.feed = nullptr;
+  if (response.feed && connection.head_only) response.feed = nullptr;
+  if (response.feed && !may_go_on(connection)) {
+    HttpResponse all = response.feed->once();
+    all.headers = std::move(response.headers);
+    response = std::move(all);
   }
   return reply(connection, std::move(response));
 }

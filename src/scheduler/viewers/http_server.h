@@ -1,7 +1,7 @@
 // As much of HTTP/1.1 as a scraper and the page need: GET or HEAD, one request a connection, answered from sites. One thread serves all
 // connections and waits for none: one whose request is not there within two seconds ends, and so does one whose answer is not read within
 // five; the 65th that is open ends the oldest without a request. An answer may go on (HttpFeed), of 16 connections of one address and 32
-// in all, so that others have room; one more gets its first part alone. A part is begun once the kernel has the one before, and each has
+// in all, so that others have room; one more is told all once. A part is begun once the kernel has the one before, and each has
 // to be read within five seconds: a reader that is slow costs one part and the kernel's buffer, kept small.
 #pragma once
 
@@ -25,6 +25,8 @@ struct HttpRequest {
   std::string authorization;  // the same
 };
 
+struct HttpResponse;
+
 // An answer that goes on, part by part, until its reader leaves. Called by the server's thread alone.
 class HttpFeed {
  public:
@@ -33,6 +35,8 @@ class HttpFeed {
   virtual std::shared_ptr<const std::string> next() = 0;
   virtual int64_t due_at() const = 0;  // of CLOCK_MONOTONIC
   virtual bool is_over() const = 0;    // the answer ends here
+  // In its place, where it may not go on: all there is, whatever its reader has; or why not. Without headers.
+  virtual HttpResponse once() = 0;
 };
 
 struct HttpResponse {

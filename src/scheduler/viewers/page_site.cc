@@ -28,6 +28,7 @@ constexpr int kNewsForLate = 2;  // they have the amounts of what has changed, t
 constexpr int64_t kBusyPauseNs = 1'000'000'000;
 constexpr size_t kGpusMax = 64;  // that a question names
 constexpr char kReportPath[] = "/status.json", kFeedPath[] = "/status.jsonl";
+constexpr char kFeedType[] = "application/x-ndjson";
 constexpr size_t kTokenMin = 16, kTokenMax = 256;
 
 constexpr char kHeaders[] =
@@ -109,6 +110,16 @@ class RoundDesk {
   bool is_too_busy_ = false;
 };
 
+HttpResponse json(const char* status, std::string text) {
+  HttpResponse response = plain_response(status, std::move(text));
+  response.type = "application/json";
+  return response;
+}
+
+HttpResponse too_busy() {
+  return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));
+}
+
 // /status.jsonl
 class PageFeed final : public HttpFeed {
  public:
@@ -120,11 +131,13 @@ class PageFeed final : public HttpFeed {
   std::shared_ptr<const std::string> next() override {
     const int64_t now = monotonic_ns();
     if (now < not_before_) return nullptr;
+    is_owed_ = false;
     const bool whole = now >= whole_at_, has_news = known_ < latest();
     if (!whole && !has_news) return nullptr;
     const ReportDesk::Report report = desk_.report(has_news ? desk_.changes().changes() : 0);
     if (!report) {
-      not_before_ = now + kBusyPauseNs;
+      not_before_ = monotonic_ns() + kBusyPauseNs;  // the wait was long
+      is_owed_ = true;
       return nullptr;
     }
     const uint64_t since = whole || known_ >= report->report().changes ? 0 : known_;
@@ -134,8 +147,16 @@ class PageFeed final : public HttpFeed {
     if (news_ == kNewsForLate) whole_at_ += kWholeLateNs - kWholeEveryNs;
     return report->text(since, true);
   }
-  int64_t due_at() const override { return std::min(std::max(whole_at_, not_before_), ends_at_); }
+  int64_t due_at() const override { return std::min(is_owed_ ? not_before_ : std::max(whole_at_, not_before_), ends_at_); }
   bool is_over() const override { return monotonic_ns() >= ends_at_; }
+  HttpResponse once() override {
+    known_ = 0;
+    whole_at_ = 0;
+    HttpResponse response;
+    response.type = kFeedType;
+    response.body = next();
+    return response.body ? std::move(response) : too_busy();
+  }
 
  private:
   // The latest change that it is about: on its GPUs, else on any.
@@ -147,7 +168,8 @@ class PageFeed final : public HttpFeed {
   uint64_t known_;
   const int64_t ends_at_;
   int64_t whole_at_ = 0, not_before_ = 0;
-  int news_ = 0;  // since all of it
+  bool is_owed_ = false;  // there was something to say, but no report
+  int news_ = 0;          // since all of it
 };
 
 class PageSite final : public HttpSite {
@@ -183,12 +205,6 @@ class PageSite final : public HttpSite {
     std::shared_ptr<const std::string> text;
   };
 
-  static HttpResponse json(const char* status, std::string text) {
-    HttpResponse response = plain_response(status, std::move(text));
-    response.type = "application/json";
-    return response;
-  }
-
   bool is_allowed(const HttpRequest& request) const {
     return token_.empty() ? is_named_by_nobody(request.host) : are_equal(request.authorization, "Bearer " + token_);
   }
@@ -201,13 +217,13 @@ class PageSite final : public HttpSite {
     }
     HttpResponse response;
     if (request.path == kFeedPath) {
-      response.type = "application/x-ndjson";
+      response.type = kFeedType;
       response.headers = "X-Accel-Buffering: no\r\n";  // a proxy that collects parts shows them late
       response.feed = std::make_unique<PageFeed>(desk_, request.query, feed_lives_ns_);
       return response;
     }
     const ReportDesk::Report now = desk_.report(0);
-    if (!now) return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));
+    if (!now) return too_busy();
     response.type = "application/json";
     response.body = now->text(0);
     return response;
