@@ -47,11 +47,13 @@ void each_off(const BothWays& numbers, Use use) {
   }
 }
 
-int64_t squares_of(const BothWays& numbers) {
-  int64_t squares = 0;
-  each_off(numbers, [&](size_t, size_t, int64_t off) { squares += off * off; });
-  return squares;
+int64_t products_of(const BothWays& one, const BothWays& other) {
+  int64_t products = 0;
+  each_off(one, [&](size_t way, size_t piece, int64_t off) { products += off * (other[way][piece] - mean_of(other[way])); });
+  return products;
 }
+
+int64_t squares_of(const BothWays& numbers) { return products_of(numbers, numbers); }
 
 BothWays rates_of(ClientId id, const SpellPieces& spells) {
   BothWays rates;
@@ -109,12 +111,6 @@ BothWays work_of(const SpellPieces& spells, const std::map<ClientId, int>& seldo
     if (means > 0) add_parts(work, rates, means);
   }
   return work;
-}
-
-int64_t products_of(const BothWays& one, const BothWays& other) {
-  int64_t products = 0;
-  each_off(one, [&](size_t way, size_t piece, int64_t off) { products += off * (other[way][piece] - mean_of(other[way])); });
-  return products;
 }
 
 // What each takes, by least squares within the ways, and no less than nothing: each in turn, from what the others leave unexplained.

@@ -19,12 +19,11 @@ using SpellRates = std::map<ClientId, std::array<int64_t, 2>>;  // of whole spel
 struct ShareGain {
   int64_t ratio = kGainParts;  // of the work in turns
   int64_t variance = 0;        // of that
-
-  int64_t aside = 0;  // the part of that which what was put aside for others' requests brings
+  int64_t aside = 0;           // the part of that which what was put aside for others' requests brings
+  static constexpr int64_t kVague = kGainParts / 20;
 
   bool is_sure_of(int64_t apart) const { return apart * apart > 4 * variance; }  // about nineteen in twenty
   bool is_vague() const { return aside > kVague * kVague; }                      // it says nothing
-  static constexpr int64_t kVague = kGainParts / 20;
 };
 
 // `seldom`: requests fall into pieces by chance, so that those who did them count for nothing themselves; what they take from the others is

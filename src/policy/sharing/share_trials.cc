@@ -306,8 +306,7 @@ ShareGain gain_in(const Gpu& gpu, const ShareTrial& trial) {
   return gain_of(counted, seldom);
 }
 
-// The first time one trial does if it is plain, and two that say so together; then the other way has to win
-// again and again.
+// The first time one trial does if it is plain, and two that say so together; then the other way has to win again and again.
 bool is_to_change(ShareTrial& trial, const ShareGain& gain, bool compared) {
   if (gain.is_vague()) {
     trial.wins = 0;
