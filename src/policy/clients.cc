@@ -72,7 +72,7 @@ void set_state(Client& client, ClientState to, Instant now) {
   recount(client);
 }
 
-void take_memory(Gpu& gpu, Client& client, const Memory& memory) {
+void note_memory(Client& client, const Memory& memory) {
   const Bytes allocated_before = client.memory.allocated;
   client.memory.resident = std::clamp<Bytes>(memory.resident, 0, kBytesMost);
   client.memory.allocated = std::clamp(memory.allocated, client.memory.resident, kBytesMost);
@@ -80,6 +80,10 @@ void take_memory(Gpu& gpu, Client& client, const Memory& memory) {
   client.memory.unswappable = std::clamp<Bytes>(memory.unswappable, 0, client.memory.allocated);
   // What it holds beyond its budget counts while it says so, and is no budget that it was given.
   if (client.holds_lock()) client.budget.bytes = std::max(client.budget.told, client.memory.resident);
+}
+
+void take_memory(Gpu& gpu, Client& client, const Memory& memory) {
+  note_memory(client, memory);
   recount(gpu, client);
 }
 

@@ -9,7 +9,9 @@ namespace nvshare::policy {
 StateTimes times_until(const Client& client, Instant now);  // in all, with the state that it has
 void set_state(Client& client, ClientState to, Instant now);
 void join(Context& context, const ClientJoined& event);
-void take_memory(Gpu& gpu, Client& client, const Memory& memory);  // what a client reports, made consistent
+// What a client reports, made consistent. note_memory(): recount() has to follow.
+void note_memory(Client& client, const Memory& memory);
+void take_memory(Gpu& gpu, Client& client, const Memory& memory);
 void set_priority(Context& context, const TenantPriority& event);
 void set_ends(Context& context, const TenantEnds& event);
 void set_suspended(Context& context, const TenantSuspended& event);

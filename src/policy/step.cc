@@ -126,7 +126,7 @@ Concerned take(Context& context, const LockRequested& e) {
 Concerned take(Context& context, const LockReleased& e) {
   return take_of(context, e.client, [&](Gpu& gpu, Client& client) {
     if (!client.holds_lock() || client.grant != e.grant) return;
-    take_memory(gpu, client, e.memory);
+    note_memory(client, e.memory);
     end_turn(context, gpu, client, e);
   });
 }
@@ -229,36 +229,80 @@ Concerned apply(Context& context, const Event& event) {
   return std::visit([&](const auto& e) { return take(context, e); }, event);
 }
 
+// What follows is left out where it would find nothing to do, which is nearly everything in most steps: all of it is more code than a
+// processor's first cache holds, so that to go through it for nothing was half of what a step cost.
+
+bool any_in_gangs(const State& state) { return !state.gangs.empty() || !state.asked_together.empty(); }
+
+bool has_limits(const Gpu& gpu) { return gpu.quota.limited || gpu.quota.mode != GpuMode::kUnlimited; }
+
+void settle_clients(Context& context, Gpu& gpu) {
+  gpu.wake.at.reset();
+  gpu.host.asked = false;
+  if (!gpu.departed.empty()) forget_departed(context, gpu);
+  if (!gpu.unsettled.empty() || !gpu.queue.late.empty()) watch_answers(context, gpu);
+  if (gpu.unsettled.empty()) return;
+  watch_evictions(context, gpu);
+  start_running(context, gpu);
+  raise_budgets(context, gpu);
+}
+
+void settle_sharing(Context& context, Gpu& gpu) {
+  if (has_limits(gpu)) settle_quota(context, gpu);
+  const bool grows = !context.state.gangs.empty() || !gpu.unsettled.empty() || !fits_when_released(context.config(), gpu);
+  if (grows) settle_growth(context, gpu);
+  settle_share_trials(context, gpu);
+  settle_share_turns(context, gpu);
+}
+
+void settle_memory(Context& context, Gpu& gpu) {
+  if (!gpu.unsettled.empty()) end_pauses(context, gpu);
+  if (gpu.quota.limited || !context.state.core_limits.empty()) watch_quota(context, gpu);
+  if (!fits_as_it_is(context.config(), gpu)) evict_shortfall(context, gpu);
+  if (!context.state.suspended.empty()) evict_suspended(context, gpu);
+  if (context.config().prefetch || gpu.prefetch.client != 0) prefetch_next(context, gpu);
+  if (!gpu.unsettled.empty()) {
+    watch_evictions(context, gpu);
+    raise_budgets(context, gpu);
+  }
+  if (gpu.waiting.empty()) give_slack(context, gpu);
+  if (!gpu.unsettled.empty()) send_budgets(context, gpu);
+}
+
 // Moves GPUs to where their state says that they should be. Step by step on all of them, because gangs tie them together.
 void settle(Context& context, const Gpus& gpus) {
-  const auto on_each = [&](auto... concerns) {
-    for (Gpu* gpu : gpus) (concerns(context, *gpu), ...);
-  };
-  for (Gpu* gpu : gpus) {
-    gpu->wake.at.reset();
-    gpu->host.asked = false;
+  for (Gpu* gpu : gpus) settle_clients(context, *gpu);
+  if (any_in_gangs(context.state)) {
+    settle_gang_drains(context, gpus);
+    start_gangs(context, gpus);
   }
-  on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
-  settle_gang_drains(context, gpus);
-  start_gangs(context, gpus);
-  on_each(end_pauses, hold_suspended);
+  for (Gpu* gpu : gpus) {
+    if (!gpu->unsettled.empty()) end_pauses(context, *gpu);
+    if (!context.state.suspended.empty()) hold_suspended(context, *gpu);
+  }
   settle_shares(context, gpus);
-  on_each(settle_quota, settle_growth, settle_share_trials, settle_share_turns);
+  for (Gpu* gpu : gpus) settle_sharing(context, *gpu);
   admit(context, gpus);
   for (bool again = true; again;) {
     again = false;
-    for (Gpu* gpu : gpus) again |= pass_over_blocked(context, *gpu);
+    for (Gpu* gpu : gpus) again |= gpu->quota.owner != 0 && pass_over_blocked(context, *gpu);
     if (again) admit(context, gpus);
   }
-  on_each(trade_places);
-  start_gangs(context, gpus);
-  settle_gang_drains(context, gpus);
-  on_each(end_pauses, watch_quota, evict_shortfall, evict_suspended, prefetch_next, watch_evictions, raise_budgets, give_slack,
-          send_budgets);
+  for (Gpu* gpu : gpus) {
+    if (gpu->holders.empty()) trade_places(context, *gpu);
+  }
+  if (any_in_gangs(context.state)) {
+    start_gangs(context, gpus);
+    settle_gang_drains(context, gpus);
+  }
+  for (Gpu* gpu : gpus) settle_memory(context, *gpu);
   ContentionCounts counts(context.state);
-  find_gangs_to_tell(context, gpus, counts);
-  const auto report_counted = [&](Context& of, Gpu& gpu) { report_contention(of, gpu, counts); };
-  on_each(report_counted, report_ceilings, report_waits);
+  if (!context.state.on_several.empty()) find_gangs_to_tell(context, gpus, counts);
+  for (Gpu* gpu : gpus) {
+    report_contention(context, *gpu, counts);
+    report_ceilings(context, *gpu);
+    report_waits(context, *gpu);
+  }
 }
 
 // The GPUs of a tenant of which a client comes or goes, and those around them: that client may be all that ties them together, or one too

@@ -55,10 +55,10 @@ bool blocks(const Context& context, const Account& account) {
 // included.
 bool has_last_turn(Context& context, Gpu& gpu, const Account& account) {
   if (!stays(account)) return false;
-  const Duration limit = turn_limit(context.config(), gpu);
   return any_client(*account.here, [&](const Client& client) {
-    const Instant until = client.turn.granted_at + limit - client.last_turn.ran;
-    if (!client.last_turn.runs || !client.stays() || context.now >= until) return false;
+    if (!client.last_turn.runs || !client.stays()) return false;
+    const Instant until = client.turn.granted_at + turn_limit(context.config(), gpu) - client.last_turn.ran;
+    if (context.now >= until) return false;
     context.wake(gpu, until);
     return true;
   });

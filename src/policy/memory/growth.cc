@@ -177,6 +177,7 @@ void settle_growth(Context& context, Gpu& gpu) {
   });
 
   // Evictions suffice, or will once a dead client's memory is gone; a failed one is tried again before anybody has to leave for it.
+  if (fits_when_released(context.config(), gpu)) return;
   if (room_if(context.state, gpu, {.departed_freed = true}, context.now).fits()) return;
   const bool over_limit = free_bytes(context.config(), gpu) < 0;
   if (!growing && !over_limit && room_if(context.state, gpu, {.evictions_succeed = true, .departed_freed = true}, context.now).fits())

@@ -96,6 +96,14 @@ struct Room {
 };
 
 Room room_if(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now);
+// Nothing has to move out, were nobody to come and nobody asked to leave: as it is, and with those gone that were asked to drop and what
+// the dead left behind. In nearly all steps these two say so, and room_if(), which would say the same, need not be asked.
+inline bool fits_as_it_is(const Config& config, const Gpu& gpu) {
+  return gpu.sums.fixed + gpu.sums.moving + departed_bytes(gpu) <= safe_limit(config, gpu);
+}
+inline bool fits_when_released(const Config& config, const Gpu& gpu) {
+  return gpu.sums.fixed_released + gpu.sums.moving_released <= safe_limit(config, gpu);
+}
 
 // The same for one that asks again and again with another leaver or comer: each costs what it changes, the first what the question names.
 // Right as long as no client changes.

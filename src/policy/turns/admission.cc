@@ -427,9 +427,9 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.last_turn.runs = client.last_turn.due;
   client.wait.reason = WaitReason::kNone;
   ++client.totals.turns;
-  set_state(client, ClientState::kLoading, context.now);
+  if (!client.turn.loads) client.turn.start = context.now;  // as start_running() has it, with all its memory there
+  set_state(client, client.turn.loads ? ClientState::kLoading : ClientState::kRunning, context.now);
   note_grant(context, gpu, client);
-  start_running(context, gpu);
 }
 
 // Where there are neither gangs, limits nor turns of groups. Behind the head stands who waits for memory, and waits on: of them only those

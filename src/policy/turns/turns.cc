@@ -383,7 +383,6 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
 
   client.grant = 0;
   client.budget.bytes = 0;
-  recount(gpu, client);
   client.budget.dirty = false;
   quota_pause_ended(context, gpu, client);
   client.turn.end();

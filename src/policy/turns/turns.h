@@ -46,7 +46,7 @@ void ask_to_drop(Context& context, Gpu& gpu, Client& client, const char* why);  
 void ask_one_to_drop(Context& context, Gpu& gpu, Client& client, const char* why);  // by itself, whatever its gang does
 void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step, const char* why);
 // The idle end of which it speaks is no part of its share, but billed where limits hold.
-void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event);
+void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event);  // recounts it
 void drain_failed(Context& context, Client& client);
 void note_overstay(Context& context, Client& client);  // it did not follow a request to drop
 void start_running(Context& context, Gpu& gpu);        // whoever has loaded
