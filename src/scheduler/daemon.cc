@@ -390,8 +390,8 @@ void Daemon::answer_with_status(const protocol::admin::StatusRequest& request, A
   const StatusWriter::Wish all{0, early_ns, request.changes, request.brief};
   // One of the others' may do: who is to have all of it soon takes it.
   if (until - early_ns <= monotonic_ns() && reports_.written(early_ns, request.changes, request.brief)) return write(all);
-  change_watch_->wait(request.changes, until, early_ns, [this, write, all](bool news) {
-    write(news ? StatusWriter::Wish{all.changes_min, ChangeWatch::kApartNs, engine_->parts().steps.changes(), all.brief} : all);
+  change_watch_->wait(request.changes, until, early_ns, [write, all](uint64_t news) {
+    write(news != 0 ? StatusWriter::Wish{all.changes_min, ChangeWatch::kApartNs, news, all.brief} : all);
   });
 }
 

@@ -8,7 +8,7 @@ import time
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "src/scheduler/viewers/page"
 FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/figures.js": ("figures.js", "text/javascript"),
-         "/page.js": ("page.js", "text/javascript")}
+         "/tables.js": ("tables.js", "text/javascript"), "/page.js": ("page.js", "text/javascript")}
 GIB = 1 << 30
 WAIT_S = 3
 

@@ -1,6 +1,7 @@
 #include "scheduler/viewers/change_watch.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace nvshare::scheduler {
@@ -16,9 +17,22 @@ void ChangeWatch::changed(uint64_t number) {
 }
 
 void ChangeWatch::wait(uint64_t known, int64_t until, int64_t early_ns, Then then) {
-  if (waiters_.size() >= kWaitersMax) return then(false);
+  if (waiters_.size() + leavers_.size() >= kWaitersMax) return then(0);
   waiters_.push_back({known, until, early_ns, std::move(then)});
   look();
+}
+
+int64_t ChangeWatch::between_ns() const {
+  return std::min(kBetweenNs, kApartNs / 2 / static_cast<int64_t>(std::max<size_t>(leavers_.size(), 1)));
+}
+
+void ChangeWatch::choose(int64_t now) {
+  const bool is_over = std::any_of(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) { return waiter.until <= now; });
+  const auto goes = std::stable_partition(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) {
+    return waiter.until - (is_over ? waiter.early_ns : 0) > now && (waiter.known == announced_ || announced_ != number_);
+  });
+  for (auto waiter = goes; waiter != waiters_.end(); ++waiter) leavers_.push_back({waiter->known, std::move(waiter->then)});
+  waiters_.erase(goes, waiters_.end());
 }
 
 void ChangeWatch::look() {
@@ -28,16 +42,19 @@ void ChangeWatch::look() {
     announced_at_ = now;
     if (announce_) announce_(announced_);
   }
-  const bool is_over = std::any_of(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) { return waiter.until <= now; });
-  const auto goes = std::partition(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) {
-    return waiter.until - (is_over ? waiter.early_ns : 0) > now && (waiter.known == announced_ || announced_ != number_);
-  });
-  std::vector<Waiter> gone(std::make_move_iterator(goes), std::make_move_iterator(waiters_.end()));
-  waiters_.erase(goes, waiters_.end());
+  choose(now);
+  std::optional<Leaver> leaver;
+  if (!leavers_.empty() && now - left_at_ >= between_ns()) {
+    leaver = std::move(leavers_.front());
+    leavers_.pop_front();
+    left_at_ = now;
+  }
   int64_t next = announced_ != number_ ? announced_at_ + kApartNs : 0;
-  for (const Waiter& waiter : waiters_) next = next == 0 ? waiter.until : std::min(next, waiter.until);
+  const auto also_at = [&next](int64_t at) { next = next == 0 ? at : std::min(next, at); };
+  for (const Waiter& waiter : waiters_) also_at(waiter.until);
+  if (!leavers_.empty()) also_at(left_at_ + between_ns());
   if (std::exchange(armed_, next) != next) next == 0 ? timer_.cancel() : timer_.arm(next);  // seldom another one, however many changes
-  for (const Waiter& waiter : gone) waiter.then(waiter.known < announced_);                 // may wait again
+  if (leaver) leaver->then(leaver->known < announced_ ? announced_ : 0);                    // may wait again
 }
 
 }  // namespace nvshare::scheduler

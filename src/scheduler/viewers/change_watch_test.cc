@@ -22,7 +22,7 @@ class ChangeWatchTest : public ::testing::Test {
     loop_.run();
   }
   ChangeWatch::Then note(int who) {
-    return [this, who](bool news) { let_go_.push_back({who, news, monotonic_ns()}); };
+    return [this, who](uint64_t news) { let_go_.push_back({who, news != 0, monotonic_ns(), news}); };
   }
   static int64_t later(int64_t ms) { return monotonic_ns() + ms * kMsNs; }
 
@@ -30,6 +30,7 @@ class ChangeWatchTest : public ::testing::Test {
     int who;
     bool news;
     int64_t at;
+    uint64_t number;
   };
   EventLoop loop_;
   std::vector<uint64_t> announced_;
@@ -64,8 +65,8 @@ TEST_F(ChangeWatchTest, WhereChangesNeverEndWaitersGoTogetherAndSeldom) {
   });
   changes.arm(begin);
   std::function<void(int)> again = [&](int who) {
-    watch_.wait(number, later(60'000), 0, [&, who](bool news) {
-      let_go_.push_back({who, news, monotonic_ns()});
+    watch_.wait(number, later(60'000), 0, [&, who](uint64_t news) {
+      let_go_.push_back({who, news != 0, monotonic_ns(), news});
       again(who);
     });
   };
@@ -89,6 +90,38 @@ TEST_F(ChangeWatchTest, PatienceEnds) {
   EXPECT_GE(let_go_[0].at, until);
   watch_.wait(3, monotonic_ns(), 0, note(3));
   EXPECT_EQ(let_go_.size(), 2u) << "which may be none";
+}
+
+// All at once they would have every processor for as long as they take to draw, and one report is to do for all.
+TEST_F(ChangeWatchTest, TheyGoOneAfterTheOtherWithOneNumber) {
+  watch_.changed(1);
+  constexpr int kViewers = 6;
+  for (int who = 0; who < kViewers; ++who) watch_.wait(1, later(60'000), 0, note(who));
+  Timer change(loop_, [this] {
+    watch_.changed(2);
+    EXPECT_EQ(let_go_.size(), 1u) << "the first at once";
+  });
+  change.arm(later(60));
+  run_for(200);
+  ASSERT_EQ(let_go_.size(), static_cast<size_t>(kViewers));
+  for (int who = 0; who < kViewers; ++who) {
+    EXPECT_EQ(let_go_[static_cast<size_t>(who)].who, who);
+    EXPECT_EQ(let_go_[static_cast<size_t>(who)].number, 2u);
+    if (who > 0) {
+      EXPECT_GE(let_go_[static_cast<size_t>(who)].at - let_go_[static_cast<size_t>(who) - 1].at, ChangeWatch::kBetweenNs / 2) << who;
+    }
+  }
+}
+
+// However many they are, they have gone before the next round.
+TEST_F(ChangeWatchTest, AllGoWithinARound) {
+  watch_.changed(1);
+  for (size_t who = 0; who < ChangeWatch::kWaitersMax; ++who) watch_.wait(1, later(60'000), 0, note(static_cast<int>(who)));
+  Timer change(loop_, [this] { watch_.changed(2); });
+  change.arm(later(60));
+  run_for(400);
+  ASSERT_EQ(let_go_.size(), ChangeWatch::kWaitersMax);
+  for (const Gone& gone : let_go_) EXPECT_EQ(gone.number, 2u);
 }
 
 // One report serves them: who would wait for a little longer goes with the first.

@@ -6,6 +6,7 @@ namespace nvshare::scheduler {
 extern const char kPageHtml[];
 extern const char kPageCss[];
 extern const char kPageFigures[];
+extern const char kPageTables[];
 extern const char kPageScript[];
 
 }  // namespace nvshare::scheduler

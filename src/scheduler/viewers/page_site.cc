@@ -23,7 +23,7 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kReportLivesNs = 333'000'000;
-constexpr int64_t kWholeEveryNs = 3'000'000'000, kWholeLateNs = 5'000'000'000;
+constexpr int64_t kWholeEveryNs = 3'000'000'000, kWholeLateNs = 6'000'000'000;
 constexpr int kNewsForLate = 2;  // they have the amounts of what has changed, too
 constexpr int64_t kBusyPauseNs = 1'000'000'000;
 constexpr size_t kGpusMax = 64;  // that a question names
@@ -182,6 +182,7 @@ class PageSite final : public HttpSite {
     add("/", "text/html; charset=utf-8", kPageHtml);
     add("/page.css", "text/css; charset=utf-8", kPageCss);
     add("/figures.js", "text/javascript; charset=utf-8", kPageFigures);
+    add("/tables.js", "text/javascript; charset=utf-8", kPageTables);
     add("/page.js", "text/javascript; charset=utf-8", kPageScript);
   }
 

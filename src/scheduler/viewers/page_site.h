@@ -3,7 +3,7 @@
 //
 // - The JSON is shared by all browsers that ask, and the report with every `top` (shared_reports.h): whatever their number, it is made at
 //   most about three times a second, and besides once for each change that they wait for (change_watch.h), at most every 50 ms.
-// - /status.jsonl goes on: a line of all of it in brief (without fields that have their defaults), again every three seconds, or five
+// - /status.jsonl goes on: a line of all of it in brief (without fields that have their defaults), again every three seconds, or six
 //   where news came meanwhile; between, what is new since the line before (protocol/report_changes.h), once something is. ?gpus=UUID,UUID:
 //   once something is on one of these. &changes=N: begins with what is new since that report. It ends after a minute, and the page asks
 //   again: a browser has six connections to an address for all of its tabs, and the seventh is to have its turn.

@@ -345,7 +345,7 @@ TEST_F(PageSiteTest, NewsThatCouldNotBeGotAreNotForgotten) {
   uint64_t since = 0;
   for (uint64_t number = 2, tries = 0; tries < 5 && since == 0; ++tries) {  // where the machine is slow all may be due first
     std::optional<protocol::admin::StatusReport> report;
-    do {  // two of them: then all is due in five seconds
+    do {  // two of them: then all is due in six seconds
       change(number++);
       report = viewer.next();
       ASSERT_TRUE(report);

@@ -1,19 +1,20 @@
-// Follows the scheduler: /status.jsonl goes on, with a line of all (what `nvsharectl status --json` prints, in brief) every three to five
+// Follows the scheduler: /status.jsonl goes on, with a line of all (what `nvsharectl status --json` prints, in brief) every three to six
 // seconds, of which five minutes are kept, and between with what is new on the GPUs that are on the screen, once something is. These are
 // drawn at once, of the others one with each whole report, so that a node with many costs little. Names come from programs that nobody
 // trusts: they become text of the document, never markup.
 'use strict';
 (() => {
   const kAgainMs = 3000, kHiddenMs = 5000, kPatienceMs = 10000;
-  // Between two looks, at least. News are drawn at once while changes are few; where they never end they take such a share of a processor, in
-  // the long run, besides the whole reports: of a look the time that is seen here, and what it takes of the browser besides. Seen is one
-  // of the shortest of the last ones: where others have the processor, most take far longer than they use.
-  const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kLookMs = 4, kLooks = 5;
+  // Between two looks, at least. News are drawn at once while changes are few; where they never end, all of the page takes such a share of a
+  // processor, in the long run: what this thread does for a picture, and as much again that the browser's others do. Counted is one of the
+  // shortest of the last ones: where others have the processor, most take far longer than they use.
+  const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kAllThreads = 2, kRecent = 5, kCostMaxMs = 40;
   const kCellMs = 3000, kCells = 100, kCellsShown = 20;  // what is kept: a cell for each report; and the least of it that is drawn
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
   const byId = (id) => document.getElementById(id);
   const {bytes, seconds, percent, stairs, boxes} = figures;
+  const {setText, fill, fillFacts, freeColumns, setColumns} = tables;
 
   // ---- the past ----
   const letters = new Map();  // tenant -> {letter, colour}
@@ -93,7 +94,6 @@
   };
 
   // ---- drawing ----
-  const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
   const setAttribute = (node, name, value) => { if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value); };
   // A drawing is a list of [element's name, attributes, text]. Elements stay where they are, and change as the list does: a new one costs the
   // browser more, and a text that stays is not laid out again.
@@ -199,83 +199,21 @@
     draw(svg, nodes);
   };
 
-  const newRow = (table, wanted) => {
-    const row = document.createElement('tr');
-    [...table.tHead.rows[0].cells].forEach((column, i) => {
-      const cell = document.createElement(i === 0 ? 'th' : 'td');
-      if (i === 0) cell.scope = 'row';
-      if (column.classList.contains('number')) cell.className = 'number';
-      if (i === 0 && wanted.mark) {
-        const swatch = document.createElement('span');
-        swatch.className = `swatch ${wanted.mark.colour}`;
-        swatch.textContent = wanted.mark.letter;
-        cell.append(swatch, document.createElement('span'));
-      }
-      row.append(cell);
-    });
-    return row;
-  };
-  // Where columns are as wide as their longest text each text that changes has the browser go over all of the table. So they are set to what
-  // they were found to need, until a longer text comes.
-  const freeColumns = (table) => {
-    if (!longest.delete(table)) return;
-    table.classList.remove('set');
-    for (const column of table.tHead.rows[0].cells) column.style.width = '';
-  };
-  const setColumns = (table) => {
-    const columns = [...table.tHead.rows[0].cells], rows = [...(filled.get(table) || new Map()).values()];
-    if (longest.has(table) || !rows.length || !table.offsetWidth) return;
-    const widths = columns.map((column) => column.getBoundingClientRect().width);
-    columns.forEach((column, i) => { column.style.width = `${widths[i]}px`; });
-    table.classList.add('set');
-    longest.set(table, widths.map((width, i) => Math.max(
-      Math.floor((width - kCellEdges - (i === 0 ? kSwatch : 0)) / kLetter), ...rows.map(({texts}) => texts[i].length))));
-  };
-  // rows: [{key, mark?, cells: [text]}]; the first cell is the row's header. Rows that stay keep their elements, and so the reader's place.
-  const filled = new WeakMap();  // table -> its rows: Map(key -> {row, texts}) in their order, so that the document need not be asked
-  const longest = new WeakMap();  // table whose columns are set -> the longest texts that they have room for
-  const kCellEdges = 24, kSwatch = 40, kLetter = 9;  // pixels; of letters most are narrower
-  const fillTable = (table, rows) => {
-    const body = table.tBodies[0], old = filled.get(table) || new Map(), keys = new Set(rows.map((wanted) => wanted.key));
-    for (const [key, {row}] of old) if (!keys.has(key)) row.remove();
-    const before = [...old.keys()].filter((key) => keys.has(key)), now = new Map();
-    let moves = false;  // from the first row on that is new, or elsewhere
-    rows.forEach((wanted, index) => {
-      const {row, texts} = old.get(wanted.key) || {row: newRow(table, wanted), texts: []};
-      now.set(wanted.key, {row, texts});
-      moves ||= before[index] !== wanted.key;
-      if (moves) body.append(row);
-      wanted.cells.forEach((text, i) => {
-        if (text === null || texts[i] === text) return;  // null: as it is
-        texts[i] = text;
-        if (longest.has(table) && text.length > longest.get(table)[i]) freeColumns(table);
-        (i === 0 && wanted.mark ? row.cells[0].lastChild : row.cells[i]).textContent = text;
-      });
-    });
-    filled.set(table, now);
-  };
-
-  const showFacts = (list, facts) => {
-    while (list.children.length < facts.length) {
-      const pair = document.createElement('div');
-      pair.append(document.createElement('dt'), document.createElement('dd'));
-      list.append(pair);
-    }
-    while (list.children.length > facts.length) list.lastChild.remove();
-    facts.forEach(([name, value], i) => {
-      setText(list.children[i].firstChild, name);
-      setText(list.children[i].lastChild, value);
-    });
-  };
-
   const doings = (clients, paused) => {
     const counts = new Map();
     for (const client of clients) counts.set(client.state, (counts.get(client.state) || 0) + 1);
     const text = [...counts].map(([state, count]) => `${count} ${state}`).join(', ');
     return paused ? `${text}; paused by the administrator` : text;
   };
+  const kNamed = 3;  // a line of all that run together would be as long as the table
+  const namesOf = (names) => (names.length > kNamed + 1 ? `${names.slice(0, kNamed).join(', ')} and ${names.length - kNamed} more` : names.join(', ') || 'nobody');
 
-  const panels = new Map();  // GPU -> its section
+  const panels = new Map();  // GPU -> its section, and the parts of it: the document takes long to find them
+  const partsOf = (panel) => {
+    const find = (selector) => panel.querySelector(selector), regions = panel.querySelectorAll('.scroll');
+    return {panel, title: find('h2'), uuid: find('.uuid'), facts: find('.facts'), tenants: find('.tenants'), details: find('details'),
+            summary: find('summary'), programs: find('.programs'), memory: find('.memory svg'), turns: find('.turns svg'), regions};
+  };
   const onScreen = new Set();  // GPUs
   const kProgramsOpen = 24;  // so many are listed at once; more when somebody opens the list
   const watcher = new IntersectionObserver((entries) => {
@@ -295,68 +233,71 @@
       details.open = clients <= kProgramsOpen;
       details.addEventListener('toggle', () => showAgain(gpu.uuid));
       byId('gpus').append(panel);
-      panels.set(gpu.uuid, panel);
+      panels.set(gpu.uuid, partsOf(panel));
       watcher.observe(panel);
       for (const svg of panel.querySelectorAll('svg')) sizes.observe(svg);
     }
     return panels.get(gpu.uuid);
   };
   const forget = (uuid) => {
-    watcher.unobserve(panels.get(uuid));
-    panels.get(uuid).remove();
+    watcher.unobserve(panels.get(uuid).panel);
+    panels.get(uuid).panel.remove();
     panels.delete(uuid);
     onScreen.delete(uuid);
     past.delete(uuid);
   };
 
-  // `news`: a set of clients that are new. Null: all of it, the past and how long each client has been in its state, too.
+  const rowOfTenant = (id, sum, tenant, gpu) => {
+    const memory = tenant.memory.find((each) => each.gpu === gpu.uuid), compute = tenant.compute.find((each) => each.gpu === gpu.uuid);
+    return [
+      tenant.name, doings(sum.clients, tenant.paused) + (compute && compute.throttled ? '; held back by its limit' : ''),
+      bytes(sum.resident), bytes(sum.swapped), memory && memory.limit > 0 ? `${bytes(memory.charged)} of ${bytes(memory.limit)}` : 'none',
+      compute ? percent(compute.share_window) : '–', compute ? percent(compute.quota) : '–',
+      tenant.gpu_core_limit < 100 ? `${tenant.gpu_core_limit} %` : 'none', tenant.gpu_core_reserved > 0 ? `${tenant.gpu_core_reserved} %` : 'none',
+      String(tenant.priority)];
+  };
+  const rowOfClient = (client, report, nameOf) => [
+    client.program, String(client.pid), nameOf(client.tenant), client.state, seconds(sinceOf(client, report)), bytes(client.allocated),
+    bytes(client.resident), bytes(client.swapped), String(client.turns), client.waiting_for || '–'];
+
+  // `news`: the clients and tenants that are new, of which alone rows are looked at. Null: all of it, the past and how long each client has been
+  // in its state, too.
   const showGpu = (report, view, index, now, news) => {
     const {gpu, sums, history} = view, clients = report.clients.filter((client) => client.gpu === gpu.uuid);
-    const panel = panelOf(gpu, clients.length), find = (selector) => panel.querySelector(selector);
-    const tenants = report.tenantsById;
+    const parts = panelOf(gpu, clients.length), tenants = report.tenantsById;
     const nameOf = (id) => (tenants.has(id) ? tenants.get(id).name : '?');
-    const title = `GPU ${index}: ${gpu.name}`;
-    setText(find('h2'), title);
-    setText(find('.uuid'), gpu.uuid);
-    setAttribute(panel, 'aria-label', title);
     const order = [...sums.keys()].sort((a, b) => markOf(a).number - markOf(b).number);
     let resident = 0, swapped = 0;
     for (const sum of sums.values()) { resident += sum.resident; swapped += sum.swapped; }
-    const running = order.filter((id) => sums.get(id).clients.some((client) => client.state === 'running'));
+    const running = order.filter((id) => sums.get(id).clients.some((client) => client.state === 'running')).map(nameOf);
     const waiting = clients.filter((client) => client.state === 'waiting').length;
     const facts = [
       ['Resident', `${bytes(resident)} of ${bytes(gpu.safe_limit)}`], ['Swapped', bytes(swapped)],
       ['Other programs', gpu.nvml ? bytes(gpu.foreign) : 'not known'], ['Memory', bytes(gpu.total)],
-      ['Runs', running.map(nameOf).join(', ') || 'nobody'], ['Waiting', String(waiting)], ['Sharing', gpu.compute_mode],
+      ['Runs', namesOf(running)], ['Waiting', String(waiting)], ['Sharing', gpu.compute_mode],
     ];
     if (history.rates) facts.push(['Moving out', `${bytes(history.rates.out)}/s`], ['in', `${bytes(history.rates.in)}/s`]);
-    showFacts(find('.facts'), facts);
-    fillTable(find('.tenants'), order.map((id) => {
-      const tenant = tenants.get(id) || {name: '?', memory: [], compute: [], gpu_core_limit: 100, gpu_core_reserved: 0, priority: 0};
-      const sum = sums.get(id), memory = tenant.memory.find((each) => each.gpu === gpu.uuid);
-      const compute = tenant.compute.find((each) => each.gpu === gpu.uuid);
-      const limited = tenant.gpu_core_limit < 100;
-      return {key: id, mark: markOf(id), cells: [
-        tenant.name, doings(sum.clients, tenant.paused) + (compute && compute.throttled ? '; held back by its limit' : ''),
-        bytes(sum.resident), bytes(sum.swapped), memory && memory.limit > 0 ? `${bytes(memory.charged)} of ${bytes(memory.limit)}` : 'none',
-        compute ? percent(compute.share_window) : '–', compute ? percent(compute.quota) : '–',
-        limited ? `${tenant.gpu_core_limit} %` : 'none', tenant.gpu_core_reserved > 0 ? `${tenant.gpu_core_reserved} %` : 'none',
-        String(tenant.priority)]};
-    }));
-    if (find('details').open) fillTable(find('.programs'), clients.map((client) => ({key: client.id, cells: [
-      client.program, String(client.pid), nameOf(client.tenant), client.state, !news || news.has(client.id) ? seconds(sinceOf(client, report)) : null, bytes(client.allocated),
-      bytes(client.resident), bytes(client.swapped), String(client.turns), client.waiting_for || '–']})));
-    const regions = panel.querySelectorAll('.scroll');
-    setAttribute(regions[0], 'aria-label', `Tenants of ${title}`);
-    setAttribute(regions[1], 'aria-label', `Programs of ${title}`);
-    setText(find('summary'), `Programs (${clients.length})`);
+    fillFacts(parts.facts, facts);
+    fill(parts.tenants, order.map((id) => ({
+      key: id, mark: markOf(id), cells: () => rowOfTenant(id, sums.get(id), tenants.get(id) || {...kTenant, name: '?', memory: [], compute: []}, gpu),
+    })), news && news.tenants);
+    if (parts.details.open) {
+      fill(parts.programs, clients.map((client) => ({key: client.id, cells: () => rowOfClient(client, report, nameOf)})), news && news.clients);
+    }
+    setText(parts.summary, `Programs (${clients.length})`);
     if (news) return;
-    const memory = find('.memory svg'), turns = find('.turns svg');
-    drawMemory(memory, view, order, now);
-    drawTurns(turns, view, order, now);
+    const title = `GPU ${index}: ${gpu.name}`;
+    setText(parts.title, title);
+    setText(parts.uuid, gpu.uuid);
+    setAttribute(parts.panel, 'aria-label', title);
+    setAttribute(parts.regions[0], 'aria-label', `Tenants of ${title}`);
+    setAttribute(parts.regions[1], 'aria-label', `Programs of ${title}`);
     const told = order.map((id) => `${markOf(id).letter} ${nameOf(id)} ${bytes(sums.get(id).resident)}`).join(', ') || 'none';
-    setAttribute(memory, 'aria-label', `Memory by tenant over time. Now resident: ${told}. The table has the figures.`);
-    setAttribute(turns, 'aria-label', `Turns over time. Now runs: ${running.map(nameOf).join(', ') || 'nobody'}.`);
+    setAttribute(parts.memory, 'aria-label', `Memory by tenant over time. Now resident: ${told}. The table has the figures.`);
+    setAttribute(parts.turns, 'aria-label', `Turns over time. Now runs: ${running.join(', ') || 'nobody'}.`);
+    if (drawn.has(parts.memory) && !onScreen.has(gpu.uuid)) return;  // it is drawn once it comes there
+    drawMemory(parts.memory, view, order, now);
+    drawTurns(parts.turns, view, order, now);
   };
 
   // Of `latest`, as it is now.
@@ -389,7 +330,7 @@
     if ([...list.children].map((item) => item.textContent).join('\n') !== texts.join('\n')) {
       list.replaceChildren(...texts.map((text) => Object.assign(document.createElement('li'), {textContent: text})));
     }
-    for (const uuid of onScreen) if (panels.has(uuid)) for (const table of panels.get(uuid).querySelectorAll('table')) setColumns(table);
+    for (const uuid of onScreen) if (panels.has(uuid)) [panels.get(uuid).tenants, panels.get(uuid).programs].forEach(setColumns);
     document.body.dataset.reports = String(Number(document.body.dataset.reports || 0) + 1);
   };
 
@@ -414,7 +355,7 @@
   });
 
   // What is new since `latest`, put into it: clients in the order of `there`. False: it is of another one.
-  const stale = new Map();  // GPU that is to be drawn anew -> its clients that are new
+  const stale = new Map();  // GPU that is to be drawn anew -> its clients and tenants that are new
   const complete = (news) => {
     if (!latest || news.epoch !== latest.epoch || news.pid !== latest.pid || news.since !== latest.changes) return false;
     const known = byIds(latest.clients), tenantsById = latest.tenantsById, ids = news.there || [];
@@ -422,12 +363,13 @@
     for (const tenant of news.tenants) tenantsById.set(tenant.id, tenant);
     const there = new Set(ids), newTenants = new Set(news.tenants.map((tenant) => tenant.id));
     const mark = (gpu) => {
-      if (!stale.has(gpu)) stale.set(gpu, new Set());
+      if (!stale.has(gpu)) stale.set(gpu, {clients: new Set(), tenants: new Set()});
       return stale.get(gpu);
     };
-    for (const client of news.clients) mark(client.gpu).add(client.id);
-    for (const client of latest.clients) if (!there.has(client.id)) mark(client.gpu);
-    for (const client of known.values()) if (newTenants.has(client.tenant)) mark(client.gpu);
+    for (const client of news.clients) mark(client.gpu).clients.add(client.id);
+    for (const client of news.clients) mark(client.gpu).tenants.add(client.tenant);
+    for (const client of latest.clients) if (!there.has(client.id)) mark(client.gpu).tenants.add(client.tenant);
+    for (const client of known.values()) if (newTenants.has(client.tenant)) mark(client.gpu).tenants.add(client.tenant);
     latest = {...news, clients: ids.map((id) => known.get(id)).filter(Boolean), tenants: [...tenantsById.values()], tenantsById};
     return true;
   };
@@ -464,30 +406,43 @@
     clearTimeout(timer);
     if (!held) timer = setTimeout(follow, ms);
   };
-  const looks = [];  // milliseconds
-  const typicalLook = (ms) => {
-    looks.push(ms);
-    if (looks.length > kLooks) looks.shift();
-    return [...looks].sort((a, b) => a - b)[(looks.length - 1) >> 2];
-  };
   const saved = (now) => Math.min(kSavedMs, savedMs + kShare * (now - savedAt));
-  const spend = (now, ms) => {
+  const spend = (ms) => {
+    const now = performance.now();
     savedMs = saved(now) - ms;
     savedAt = now;
+  };
+  const costs = {look: [], report: []};  // milliseconds of this thread for the last ones, the browser's picture included
+  const typical = (list, ms) => {
+    list.push(ms);
+    if (list.length > kRecent) list.shift();
+    return Math.min([...list].sort((a, b) => a - b)[(list.length - 1) >> 2], kCostMaxMs);
+  };
+  const afterPicture = [], channel = new MessageChannel();
+  channel.port1.onmessage = () => afterPicture.shift()();
+  // Something was written since `began`. How long the picture takes is known once a task comes after it.
+  const countPicture = (list, began) => {
+    const wroteMs = performance.now() - began;
+    requestAnimationFrame(() => {
+      const begins = performance.now();
+      afterPicture.push(() => spend(kAllThreads * typical(list, wroteMs + performance.now() - begins)));
+      channel.port2.postMessage(null);
+    });
   };
   const look = () => {
     lookTimer = 0;
     if (held || !latest || !isToBeDrawn()) return;
-    const now = performance.now();
+    const began = performance.now();
     showNews();
     lookedAt = performance.now();
-    spend(now, kLookMs + 2 * typicalLook(lookedAt - now));
+    countPicture(costs.look, began);
   };
   let lookedAt = 0;
+  // `now`: when it came. False: all of it is needed.
   const take = (report, now) => {
     if (report.since) {
       if (!complete(report)) return false;
-      spend(now, performance.now() - now);
+      spend(kAllThreads * Math.min(performance.now() - now, kCostMaxMs));
       if (lookTimer || !isToBeDrawn()) return true;
       const wait = Math.max(lookedAt + kApartMs - now, -saved(now) / kShare);
       if (wait > 0) lookTimer = setTimeout(look, wait); else look();
@@ -497,6 +452,7 @@
     latest.tenantsById = byIds(report.tenants);
     stale.clear();
     show(report, now);
+    countPicture(costs.report, now);
     return true;
   };
   // Calls `line` with each that comes, until it returns false.
