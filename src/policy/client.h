@@ -156,6 +156,7 @@ struct QueueEntry {
   Bytes room = 0;
   std::optional<Instant> unnoted;
   bool counts = false, counts_for_memory = false, held = false;
+  size_t free_at = 0;  // its place in Queue::free; `held`: none
 };
 
 struct Joining {

@@ -232,7 +232,7 @@ struct Queue {
   FlatMap<ClientId, Client*> unplaced;            // that are not is_put_off()
   FlatSet<std::pair<Instant, ClientId>> unnoted;  // whose reason the log does not have: by when it may
   uint32_t waiters = 0, memory_waiters = 0;       // that wait for neighbours; for memory
-  FlatMap<ClientId, Client*> free;                // that neither limits nor turns keep waiting
+  std::vector<Client*> free;                      // that neither limits nor turns keep waiting; in no order (QueueEntry::free_at)
   size_t ending = 0;                              // LastTurn::due
 };
 

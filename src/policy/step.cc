@@ -285,7 +285,7 @@ void settle(Context& context, const Gpus& gpus) {
   admit(context, gpus);
   for (bool again = true; again;) {
     again = false;
-    for (Gpu* gpu : gpus) again |= gpu->quota.owner != 0 && pass_over_blocked(context, *gpu);
+    for (Gpu* gpu : gpus) again |= gpu->quota.owner != 0 && gpu->quota.behind == nullptr && pass_over_blocked(context, *gpu);
     if (again) admit(context, gpus);
   }
   for (Gpu* gpu : gpus) {
@@ -301,7 +301,7 @@ void settle(Context& context, const Gpus& gpus) {
   for (Gpu* gpu : gpus) {
     report_contention(context, *gpu, counts);
     report_ceilings(context, *gpu);
-    report_waits(context, *gpu);
+    if (context.config().explains || !gpu->queue.unnoted.empty()) report_waits(context, *gpu);
   }
 }
 

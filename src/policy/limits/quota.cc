@@ -275,7 +275,8 @@ void set_left_apart(Context& context, Gpu& gpu) {
 }
 
 size_t Accounts::place_of(TenantId tenant) const {
-  return static_cast<size_t>(std::lower_bound(tenants_.begin(), tenants_.end(), tenant) - tenants_.begin());
+  const TenantId* const at = first_not(tenants_.data(), tenants_.size(), [&](TenantId other) { return other < tenant; });
+  return static_cast<size_t>(at - tenants_.data());
 }
 
 Account* Accounts::find(TenantId tenant) {

@@ -25,8 +25,8 @@ void note_verdict(Quota& quota, Account& account) {
 }
 
 static auto place_in(std::vector<Account*>& accounts, const Account* account) {
-  return std::lower_bound(accounts.begin(), accounts.end(), account,
-                          [](const Account* a, const Account* b) { return a->tenant < b->tenant; });
+  const auto before = [&](const Account* other) { return other->tenant < account->tenant; };
+  return accounts.begin() + (first_not(accounts.data(), accounts.size(), before) - accounts.data());
 }
 
 void insert_by_tenant(std::vector<Account*>& accounts, Account* account) { accounts.insert(place_in(accounts, account), account); }

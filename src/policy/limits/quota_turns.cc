@@ -228,6 +228,12 @@ std::optional<GangTurn> turn_of_gang(const Context& context, const Gpu& gpu, con
   return turn;
 }
 
+// It is below its ceiling's balance, and has nothing to give up. So are nearly all that are throttled.
+bool stays_throttled(const Account& account) {
+  const bool throttled = account.throttled, owes = account.ceiling_balance < 0, has_none = account.does.stays == 0;
+  return (throttled & owes & has_none & account.limit.has_ceiling()) != 0;
+}
+
 // `looks`: the time to look at limits has come.
 void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
   const Config& config = context.config();
@@ -308,12 +314,14 @@ void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stal
   if (!account.limit.has_ceiling() || (!account.throttled && !account.slice.runs)) return;
   const Config& config = context.config();
   const bool windowed = is_windowed(config, gpu);
-  const Duration band = windowed ? 0 : half_band(config, gpu, account, account.limit.ceiling_rate());
-  if (windowed && (account.throttled || account.slice.runs)) {  // its end may be past: windows have just become shorter
+  if (windowed) {  // its end may be past: windows have just become shorter
     context.wake(gpu, std::max(gpu.quota.window_start + window_of(config, gpu), context.now + kStepMin));
+  } else if (account.throttled && (stalled || !waits(account))) {
+    return;
   }
+  const Duration band = windowed ? 0 : half_band(config, gpu, account, account.limit.ceiling_rate());
   if (account.throttled) {
-    if (windowed || stalled || !waits(account)) return;
+    if (windowed) return;
     context.wake(gpu, context.now + std::max(time_for(band - account.ceiling_balance, account.limit.ceiling_rate()), kStepMin));
   } else if (account.slice.runs && stays(account)) {
     const int64_t rate = billed - (windowed ? 0 : account.limit.ceiling_rate());
@@ -448,7 +456,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   look_at_foreseen(context, gpu);
   const std::vector<Account*>& held = accounts_held(context.config(), gpu);
   for (Account* account : held) {
-    if (is_at_ceiling(*account)) hold_to_ceiling(context, gpu, *account, looks);
+    if (is_at_ceiling(*account) && !stays_throttled(*account)) hold_to_ceiling(context, gpu, *account, looks);
   }
   const Exclusive is_exclusive(context.config(), gpu);
   std::optional<Pressers> others;  // few steps ask for them

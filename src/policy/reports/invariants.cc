@@ -334,7 +334,8 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
     waiters += client->wait.reason != WaitReason::kLimit;
     memory_waiters += client->wait.for_memory;
     const bool held = client->wait.reason == WaitReason::kLimit || client->wait.reason == WaitReason::kShare;
-    if (held == queue.free.contains(id)) return broken("limits keep it, or not?");
+    const bool is_free = entry.free_at < queue.free.size() && queue.free[entry.free_at] == client;
+    if (held != entry.held || held == is_free) return broken("limits keep it, or not?");
     free += !held;
     ending += client->last_turn.due;
     const Account* account = client->indexed.tenancy->account;

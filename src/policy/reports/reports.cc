@@ -64,6 +64,7 @@ void find_to_tell(const Context& context, Gpu& gpu, const Contenders& all, bool 
     for (const auto& [grant, client] : gpu.holders) clients.push_back(client);
     for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
   }
+  if (clients.size() < 2) return;
   std::sort(clients.begin(), clients.end(), [](const Client* a, const Client* b) { return a->id < b->id; });
   clients.erase(std::unique(clients.begin(), clients.end()), clients.end());
 }

@@ -463,11 +463,15 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
   const bool limits_rest = gpu.quota.limited && gpu.quota.behind != nullptr;  // then they say what they said
   if (gpu.waiting.empty() || (limits_rest && gpu.queue.free.empty())) return;
   refresh_queue(context, gpu);
-  const auto add = [&](const FlatMap<ClientId, Client*>& clients) {
-    for (const auto& [id, client] : clients) queue.emplace_back(*client->indexed.queued.place, client);
-  };
-  if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) return add(gpu.waiting);
-  if (limits_rest) return add(gpu.queue.free);
+  const auto add = [&](Client* client) { queue.emplace_back(*client->indexed.queued.place, client); };
+  if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) {
+    for (const auto& [id, client] : gpu.waiting) add(client);
+    return;
+  }
+  if (limits_rest) {
+    std::for_each(gpu.queue.free.begin(), gpu.queue.free.end(), add);
+    return;
+  }
   Changes& changes = gpu.quota.changes;
   if (std::exchange(changes.hold_all, false)) {
     for (Account& account : gpu.quota.accounts) note_verdict(gpu.quota, account);
@@ -478,7 +482,7 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
     const Verdict verdict = may_run(is_exclusive, gpu.quota, *account);
     const bool runs = waits && verdict == Verdict::kRun;
     if (runs) {
-      for (Client* client : account->here->waiting) queue.emplace_back(*client->indexed.queued.place, client);
+      std::for_each(account->here->waiting.begin(), account->here->waiting.end(), add);
     }
     if (waits && !runs && !knows_verdict(gpu, *account, verdict)) hold_all_of(gpu, *account, verdict);
     account->seen.to_hold = runs;  // who may run and has to wait for memory is looked at in the next step, too
@@ -505,6 +509,7 @@ static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
 
 // The same of one GPU.
 static void admit_here(Context& context, Gpu& gpu, std::optional<Head>& head) {
+  if (gpu.waiting.empty() || (gpu.quota.behind != nullptr && gpu.queue.free.empty())) return;
   InOrder queue;
   add_waiting(context, gpu, queue);
   std::sort(queue.begin(), queue.end());

@@ -26,6 +26,20 @@ void place_anew(Queue& queue, Client& client) {
   queue.fresh.push_back(&client);
 }
 
+void make_free(Queue& queue, Client& client) {
+  client.indexed.queued.held = false;
+  client.indexed.queued.free_at = queue.free.size();
+  queue.free.push_back(&client);
+}
+
+void make_held(Queue& queue, Client& client) {
+  QueueEntry& entry = client.indexed.queued;
+  if (std::exchange(entry.held, true)) return;
+  queue.free.back()->indexed.queued.free_at = entry.free_at;
+  queue.free[entry.free_at] = queue.free.back();
+  queue.free.pop_back();
+}
+
 bool is_ordinary(const QueueKeys& keys) { return !keys.woke && !keys.ends; }
 
 void leave(Queue& queue, Client& client) {
@@ -38,7 +52,7 @@ void leave(Queue& queue, Client& client) {
     queue.by_room.erase({entry.room, client.id});
     queue.unplaced.erase(client.id);
   }
-  queue.free.erase(client.id);
+  make_held(queue, client);
   queue.ending -= entry.keys.ends;
   if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
   queue.waiters -= entry.counts;
@@ -51,7 +65,7 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
   entry.waits = true;
   entry.keys = keys;
   queue.fresh.push_back(&client);
-  queue.free.emplace(client.id, &client);
+  make_free(queue, client);
   queue.ending += keys.ends;
   if (keys.last_until > 0) queue.late.insert({keys.last_until, client.id});
   if (is_ordinary(keys)) queue.ordinary.insert({keys.passed_at_start, client.id});
@@ -145,9 +159,8 @@ void note_waiting(Gpu& gpu, Client& client) {
   entry.counts = counts;
   entry.counts_for_memory = client.wait.for_memory;
   const bool held = client.wait.reason == WaitReason::kLimit || client.wait.reason == WaitReason::kShare;
-  if (held && !entry.held) queue.free.erase(client.id);
-  if (!held && entry.held) queue.free.emplace(client.id, &client);
-  entry.held = held;
+  if (held) make_held(queue, client);
+  if (!held && entry.held) make_free(queue, client);
 }
 
 void forget_waiting(Gpu& gpu, Client& client) {
