@@ -320,6 +320,7 @@ void join(Context& context, const ClientJoined& event) {
   client.joined.at = client.since = client.past.last_used = context.now;
   gpu.ceilings.speaks = client.id;
   note_in_indexes(state, gpu, client);
+  if (!state.limited.empty() || !state.core_limits.empty()) begin_account(state, gpu, client.tenant, context.now);
   take_memory(gpu, client, event.memory);
   if (client.gang && state.spread.at(client.tenant).clients == kGangMost + 1) {
     context.note(Note::Level::kInfo, client.id,

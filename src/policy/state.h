@@ -76,8 +76,16 @@ struct Link {
   void take(TenantId tenant, Bytes LinkSpeed::*direction, Bytes sample);
 };
 
+// turn_limit(), as long as what it is worked out from is as it was: the safe limit, the link and the configuration.
+struct LongestTurn {
+  Bytes memory = 0;
+  Bytes out = 0, in = 0;
+  Duration length = 0;
+};
+
 // Turns that began by another's end.
 struct Switches {
+  mutable std::optional<LongestTurn> longest;
   uint64_t count = 0;
   Duration cost = 0;     // expected, of the last one that was planned
   Duration passing = 0;  // sum of the turns of waking clients that went before others

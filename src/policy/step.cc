@@ -19,6 +19,9 @@ Concerned only(State& state, GpuId id) {
   return at == state.gpus.end() ? Concerned(Gpus{}) : Concerned(&at->second);
 }
 
+// Mostly there is one.
+Concerned concerned(Gpus gpus) { return gpus.size() == 1 ? Concerned(gpus.front()) : Concerned(std::move(gpus)); }
+
 // The GPUs where the tenant has clients, or an account.
 Concerned where(State& state, TenantId tenant) {
   Gpus gpus;
@@ -27,7 +30,7 @@ Concerned where(State& state, TenantId tenant) {
     const bool is_there = home != state.homes.end() && home->second.contains(id);
     if (is_there || gpu.quota.accounts.find(tenant) != nullptr || gpu.quota.left.find(tenant) != nullptr) gpus.push_back(&gpu);
   }
-  return gpus;
+  return concerned(std::move(gpus));
 }
 
 // Takes an event about a client into the state, as `change` says, if the client is known (an event may cross its departure).
@@ -171,6 +174,7 @@ Concerned take(Context& context, const MemoryBelieved& e) {
 
 Concerned take(Context& context, const ConfigChanged& e) {
   const Config former = std::exchange(context.state.config, e.config);
+  for (auto& [id, gpu] : context.state.gpus) gpu.switches.longest.reset();
   if (former.gang_turns != e.config.gang_turns) note_gang_turns_changed(context.state);
   quota_config_changed(context, former);
   return kAll;
@@ -215,12 +219,12 @@ Concerned take(Context& context, const AccountKept& e) {
 }
 
 Concerned take(Context& context, const Tick&) {
+  const auto& wakes = context.state.wakes;
+  const auto is_due = [&](const auto& at) { return at != wakes.end() && at->first <= context.now; };
+  if (!is_due(wakes.begin())) return kAll;
+  if (!is_due(std::next(wakes.begin()))) return only(context.state, wakes.begin()->second);
   Gpus due;
-  for (const auto& [at, gpu] : context.state.wakes) {
-    if (at > context.now) break;
-    due.push_back(&context.state.gpus.at(gpu));
-  }
-  if (due.empty()) return kAll;
+  for (auto at = wakes.begin(); is_due(at); ++at) due.push_back(&context.state.gpus.at(at->second));
   std::sort(due.begin(), due.end(), [](const Gpu* a, const Gpu* b) { return a->id < b->id; });
   return due;
 }

@@ -13,7 +13,8 @@ void bring_accounts_up_to(Context& context, Gpu& gpu);
 bool limits_rest(const Context& context, const Gpu& gpu);
 void begin_accounts(Gpu& gpu, Instant now);  // nobody is billed there up to now, if no tenant has a limit there
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
-void open_account(Gpu& gpu, Tenancy& tenancy, Account& account);  // for clients that have come
+void begin_account(State& state, Gpu& gpu, TenantId tenant, Instant now);  // the same, of a tenant that has come; where it has none
+void open_account(Gpu& gpu, Tenancy& tenancy, Account& account);           // for clients that have come
 // An account that there is; that of a tenant that left comes back to Quota::accounts, as it stands now. Null: none, or nothing is owed any
 // more.
 Account* known_account(const Config& config, Gpu& gpu, TenantId tenant);

@@ -341,6 +341,12 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
   return account;
 }
 
+void begin_account(State& state, Gpu& gpu, TenantId tenant, Instant now) {
+  if (gpu.of_tenant.at(tenant).account != nullptr) return;
+  begin_accounts(gpu, now);
+  account_of(state, gpu, tenant, now);
+}
+
 // Its ceiling is taken away: another one may come, and what it owes must not be gone for that.
 static void keep_what_is_owed(const Config& config, const Gpu& gpu, Account& account) {
   account.lifted.owed = std::max<Duration>(-account.ceiling_balance, 0);
@@ -515,7 +521,7 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
   if (!quota.limited || client.indexed.tenancy->account == nullptr || !client.turn.start) return;
   Account& account = *client.indexed.tenancy->account;
   const bool goes_on =
-      any_client(gpu, client.tenant, [&](const Client& other) { return other.id != client.id && use_of(other) != Use::kNone; });
+      any_client(*client.indexed.tenancy, [&](const Client& other) { return other.id != client.id && use_of(other) != Use::kNone; });
   if (goes_on) return;
   account.slice.interrupted = !by_choice;
   note_change(quota, account);

@@ -539,7 +539,7 @@ bool pass_over_blocked(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (!quota.limited || quota.owner == 0) return false;
   const Account& owner = *quota.owners_account();
-  const bool blocked = !blocks(context, owner) && waits(owner) && !any_client(gpu, owner.tenant, [](const Client& client) {
+  const bool blocked = !blocks(context, owner) && waits(owner) && !any_client(*owner.here, [](const Client& client) {
     return client.waits() && !cannot_have_it_soon(client.wait.reason);
   });
   if (!blocked) return false;

@@ -34,7 +34,10 @@ Duration switch_time(const Config& config, Duration cost) {
 
 Duration turn_limit(const Config& config, const Gpu& gpu) {
   const Bytes most = std::max<Bytes>(safe_limit(config, gpu), 0);
-  return switch_time(config, swap_time(gpu, most, most));
+  std::optional<LongestTurn>& known = gpu.switches.longest;
+  if (!known || known->memory != most || known->out != gpu.link.out() || known->in != gpu.link.in())
+    known = {most, gpu.link.out(), gpu.link.in(), switch_time(config, swap_time(gpu, most, most))};
+  return known->length;
 }
 
 Duration load_allowance(const Gpu& gpu, Bytes out, Bytes in) { return 2 * swap_time(gpu, out, in) + kLoadGrace; }
