@@ -154,8 +154,8 @@ void History::fill_strips(const StatusReport& report, double now_s) {
       const UsageReport* before = tenant_before != nullptr ? usage_of(*tenant_before, usage.gpu) : nullptr;
       const int64_t ran = usage.running_ns - (before != nullptr ? before->running_ns : 0);
       const int64_t swapped = usage.swapping_ns - (before != nullptr ? before->swapping_ns : 0);
-      if (ran > 0) past->second.ran_s[tenant.id] += static_cast<double>(ran) / 1e9;
-      if (swapped > 0) past->second.swapping_s += static_cast<double>(swapped) / 1e9;
+      if (ran > 0) past->second.cell.ran_s[tenant.id] += static_cast<double>(ran) / 1e9;
+      if (swapped > 0) past->second.cell.swapping_s += static_cast<double>(swapped) / 1e9;
     }
   }
   for (const GpuReport& gpu : report.gpus) fill_cell(past_[gpu.uuid], now_s);
@@ -164,11 +164,17 @@ void History::fill_strips(const StatusReport& report, double now_s) {
 void History::fill_cell(GpuPast& past, double now_s) {
   const double length_s = now_s - past.cell_began_s;
   if (length_s < cell_s_ * 0.999) return;
+  // A look that came late covers several cells; what happened within is not known better.
+  add_marks(past, std::exchange(past.cell, {}), length_s, std::max<size_t>(static_cast<size_t>(std::lround(length_s / cell_s_)), 1));
+  past.cell_began_s = now_s;
+}
+
+void History::add_marks(GpuPast& past, const Cell& cell, double length_s, size_t marks) {
   double sum_s = 0;
   uint64_t most = 0;
   double most_s = 0;
   std::vector<uint64_t> mentioned;
-  for (const auto& [tenant, ran_s] : past.ran_s) {
+  for (const auto& [tenant, ran_s] : cell.ran_s) {
     sum_s += std::min(ran_s, length_s);
     if (ran_s > most_s) most = tenant, most_s = ran_s;
     if (ran_s > length_s * kMentioned) mentioned.push_back(tenant);
@@ -178,17 +184,19 @@ void History::fill_cell(GpuPast& past, double now_s) {
     mark = letter_of(mentioned[past.cells % mentioned.size()]);
   } else if (most_s > length_s * kMentioned) {
     mark = letter_of(most);
-  } else if (past.swapping_s > length_s * kMentioned) {
+  } else if (cell.swapping_s > length_s * kMentioned) {
     mark = kSwapping;
   }
   ++past.cells;
-  // A look that came late covers several cells; what happened within is not known better.
-  const auto marks = std::min(static_cast<size_t>(std::lround(length_s / cell_s_)), cells_);
-  past.strip.insert(past.strip.end(), std::max<size_t>(marks, 1), mark);
+  past.strip.insert(past.strip.end(), std::min(marks, cells_), mark);
   while (past.strip.size() > cells_) past.strip.pop_front();
-  past.ran_s.clear();
-  past.swapping_s = 0;
-  past.cell_began_s = now_s;
+}
+
+void History::begin_with(const Past& past, const StatusReport& report) {
+  for (const ClientReport& client : report.clients) letter_of(client.tenant);  // before those that have left
+  for (const GpuReport& gpu : report.gpus) {
+    for (const Cell& cell : past.cells_of(gpu.uuid, cell_s_)) add_marks(past_[gpu.uuid], cell, cell_s_, 1);
+  }
 }
 
 Model History::model_of(const StatusReport& report) const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/top/past.h"
 #include "protocol/admin.h"
 
 namespace nvshare::cli::top {
@@ -72,6 +73,8 @@ class History {
   // `cells`: so many marks are kept for each GPU, each of `cell_s` seconds.
   History(size_t cells, double cell_s) : cells_(cells), cell_s_(cell_s) {}
 
+  // What happened before the first report, which is the next one that is added.
+  void begin_with(const Past& past, const protocol::admin::StatusReport& report);
   void add(const protocol::admin::StatusReport& report, double now_s);
   // The same with new states, where amounts and times may be those of the last add(): of them nothing is made that takes two.
   void refresh(const protocol::admin::StatusReport& report);
@@ -82,8 +85,7 @@ class History {
  private:
   struct GpuPast {
     std::deque<char> strip;
-    std::map<uint64_t, double> ran_s;  // of the cell that is being filled, by tenant
-    double swapping_s = 0;
+    Cell cell;  // that is being filled
     double cell_began_s = 0;
     size_t cells = 0;  // made so far
   };
@@ -93,6 +95,8 @@ class History {
   Model model_of(const protocol::admin::StatusReport& report) const;
   void fill_strips(const protocol::admin::StatusReport& report, double now_s);
   void fill_cell(GpuPast& past, double now_s);
+  // Puts `marks` of them at the strip's end.
+  void add_marks(GpuPast& past, const Cell& cell, double length_s, size_t marks);
 
   size_t cells_;
   double cell_s_;

@@ -17,6 +17,7 @@
 #include "cli/set_command.h"
 #include "cli/top/model.h"
 #include "cli/top/pace.h"
+#include "cli/top/past.h"
 #include "cli/top/terminal.h"
 #include "cli/top/view.h"
 #include "protocol/report_changes.h"
@@ -28,6 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kStripCells = 300;
 constexpr double kStripCellSMin = 1;
+constexpr size_t kPastClientsMax = 300;
 constexpr int kEscapeWaitMs = 50;  // a lone escape is the key when nothing follows for so long
 constexpr size_t kOnceColumns = 120;
 constexpr int kNice = 10;                              // beside what it was started with
@@ -87,6 +89,25 @@ class Source {
   bool tells_of_changes() const { return admin_ && last_ && last_->changes != 0; }
   // Readable when the answer comes; -1: none is awaited.
   int descriptor() const { return asked_ ? admin_->descriptor() : -1; }
+
+  // What the scheduler remembers of its last minute; nothing where it does not tell. On a connection of its own, as change().
+  std::optional<Past> past() {
+    if (!admin_) return {};
+    auto admin = AdminConnection::open(runtime_directory_);
+    Past past;
+    protocol::admin::TraceRequest request;
+    for (bool more = true; more;) {
+      const auto line = admin ? admin->ask(request) : Result<std::string>(admin.error());
+      const auto part = line ? protocol::admin::decode_trace_part(*line) : Result<protocol::admin::TracePart>(line.error());
+      if (!part) return {};
+      for (const std::string& one : part->lines) {
+        if (!past.add(one)) return {};
+      }
+      request.after = part->next;
+      more = part->more;
+    }
+    return past;
+  }
 
   // On a connection of its own: the other one waits for changes.
   Result<void> change(const std::vector<std::string>& words) {
@@ -150,10 +171,17 @@ int fail(const char* text) {
   return 1;
 }
 
+// With what happened before, on a node of so many clients that it costs the scheduler little.
+void begin(History& history, Source& source, const protocol::admin::StatusReport& report) {
+  if (report.clients.size() > kPastClientsMax) return;
+  if (const std::optional<Past> past = source.past()) history.begin_with(*past, report);
+}
+
 int draw_once(Source& source, const TopOptions& options) {
   auto report = source.report();
   if (!report) return fail(report.error().text);
   History history(kStripCells, kStripCellSMin);
+  begin(history, source, *report);
   history.add(*report, 0);
   const size_t columns = options.columns > 0 ? static_cast<size_t>(options.columns) : columns_of_stdout();
   fmt::print("{}", text_of(draw(history.model(), Ui(), columns, 0)));
@@ -207,6 +235,10 @@ class Follower {
     if (!*answer) return history_.fail(answer->error().text);
     const protocol::admin::StatusReport& report = ***answer;
     if (!source_.is_all()) return history_.refresh(report);
+    if (!std::exchange(has_begun_, true)) {
+      begin(history_, source_, report);
+      used_s_ = processor_seconds();  // once, and no measure of what looks cost
+    }
     history_.add(report, static_cast<double>(report.uptime_ns) / 1e9);  // not when it came: it may be another viewer's
     all_s_ = now_s();
   }
@@ -259,6 +291,7 @@ class Follower {
   double next_s_ = 0, asked_s_ = 0, all_s_ = 0;
   double used_s_ = processor_seconds();
   bool has_looked_ = false, has_keys_ = true;  // since it was shown
+  bool has_begun_ = false;
   Size shown_size_{0, 0};
 };
 

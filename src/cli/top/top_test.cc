@@ -3,6 +3,7 @@
 
 #include "cli/top/model.h"
 #include "cli/top/pace.h"
+#include "cli/top/past.h"
 #include "cli/top/view.h"
 
 namespace nvshare::cli::top {
@@ -315,6 +316,61 @@ TEST(Top, LinesHaveStylesOnlyWithColour) {
   EXPECT_EQ(line.ansi(false), "ab\033[7m c\033[0m");
   line.cut(3);
   EXPECT_EQ(line.ansi(false), "ab\033[7m \033[0m");
+}
+
+std::string seen(policy::ClientId client, policy::TenantId tenant, policy::ClientState state, int64_t at_s) {
+  policy::ClientGlimpse glimpse{};
+  glimpse.client = client;
+  glimpse.tenant = tenant;
+  glimpse.state = state;
+  return scheduler::encode_trace(scheduler::TraceSighting{at_s * kSecond, glimpse, ""});
+}
+
+std::string named(policy::ClientId client, const std::string& gpu) {
+  return scheduler::encode_trace(scheduler::TraceNames{client, "train", 4711, client, "anna", gpu});
+}
+
+// As the scheduler tells it: from second 100 to 110.
+Past remembered() {
+  using policy::ClientState;
+  Past past;
+  for (const std::string& line :
+       {scheduler::encode_trace(scheduler::TraceStart{"1.2.3", std::nullopt}), named(1, "NVIDIA H200, GPU-1"), named(9, "GPU-1"),
+        named(3, "NVIDIA H200, GPU-2"), seen(1, 1, ClientState::kRunning, 100), seen(9, 9, ClientState::kWaiting, 100),
+        seen(3, 3, ClientState::kRunning, 101), seen(1, 1, ClientState::kIdle, 103), seen(9, 9, ClientState::kLoading, 104),
+        seen(9, 9, ClientState::kRunning, 106), scheduler::encode_trace(scheduler::TraceEvent{109 * kSecond, policy::ClientLeft{9, true}}),
+        seen(1, 1, ClientState::kRunning, 109), scheduler::encode_trace(scheduler::TraceEvent{110 * kSecond, policy::Tick{}})}) {
+    const auto added = past.add(line);
+    EXPECT_TRUE(added) << line;
+  }
+  return past;
+}
+
+TEST(Top, TheStripBeginsWithWhatTheSchedulerRemembers) {
+  StatusReport status = example();
+  status.clients = {client(1, 1, "train", "running", kGiB, 0)};
+  status.tenants = {tenant(1, "anna")};
+  History history(300, 1);
+  history.begin_with(remembered(), status);
+  history.add(status, 200);
+  EXPECT_EQ(history.model().gpus[0].strip, "aaa.~~bbba") << "another one's, who has left, has a letter, too";
+  status.tenants[0].usage[0].running_ns += kSecond;
+  history.add(status, 201);
+  EXPECT_EQ(history.model().gpus[0].strip, "aaa.~~bbbaa") << "and goes on";
+
+  History coarse(3, 4);
+  coarse.begin_with(remembered(), status);
+  coarse.add(status, 200);
+  EXPECT_EQ(coarse.model().gpus[0].strip, "ab") << "of whole cells: the last four seconds, and those before";
+}
+
+TEST(Top, NothingRememberedIsNoStrip) {
+  Past past;
+  History history(300, 1);
+  history.begin_with(past, example());
+  history.add(example(), 200);
+  EXPECT_EQ(history.model().gpus[0].strip, "");
+  EXPECT_FALSE(past.add("no line of a trace"));
 }
 
 }  // namespace
