@@ -73,6 +73,19 @@ remove_own_scheduler() {
   rmdir "$folder" 2> /dev/null || echo "$folder stays: it is not empty without the files of a scheduler"
 }
 
+# Of the GPUs that schedulers of one's own served. What one holds stays: without it a second could serve that GPU, too. It is held while it
+# goes, so that a scheduler that has just opened it sees that it is gone.
+remove_own_locks() {
+  command -v flock > /dev/null || return 0
+  for folder in "/run/lock/nvshare-locks-$(id -u)" "/tmp/nvshare-locks-$(id -u)"; do
+    [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] || continue
+    for lock in "$folder"/*.lock; do
+      if [ -f "$lock" ] && [ ! -L "$lock" ]; then flock -n "$lock" rm -f "${lock%.lock}.owner" "$lock" || true; fi
+    done
+    rmdir "$folder" 2> /dev/null || echo "$folder stays: a scheduler of yours still serves a GPU, or somebody else wrote there"
+  done
+}
+
 if [ "$uninstall" = yes ]; then
   [ -f "$list" ] || die "nothing was installed below $prefix (there is no $list)"
   if [ -f "$units/nvshare-scheduler.service" ] && grep -qF "ExecStart=$prefix/" "$units/nvshare-scheduler.service"; then
@@ -80,7 +93,10 @@ if [ "$uninstall" = yes ]; then
     rm -f "$units/nvshare-scheduler.service"
     control daemon-reload
   fi
-  if [ "$user" = yes ]; then remove_own_scheduler; fi
+  if [ "$user" = yes ]; then
+    remove_own_scheduler
+    remove_own_locks
+  fi
   files=$(cat "$list")
   # The deepest first. A release that did not note them made all of these files'.
   if [ -f "$made" ]; then

@@ -395,6 +395,40 @@ class Tarball(unittest.TestCase):
         self.assertEqual(files_below(own), ["jobs/mine", "results"])
         self.assertFalse((own / "admin").exists() or (own / "client").exists())
 
+    def test_locks_that_no_scheduler_holds_go(self):
+        user = f"tests-{os.getpid()}"
+        locks = pathlib.Path(f"/tmp/nvshare-locks-{user}")
+        locks.mkdir()
+        self.addCleanup(shutil.rmtree, locks, ignore_errors=True)
+        (self.folder / "home").mkdir()
+        somebody = self.stand_in("id", f"echo {user}")
+        for gpu in ("GPU-1", "GPU-2"):
+            for kind in ("lock", "owner"):
+                (locks / f"{gpu}.{kind}").touch()
+        (self.folder / "elsewhere.lock").touch()
+        (locks / "GPU-3.lock").symlink_to(self.folder / "elsewhere.lock")
+        with (locks / "GPU-2.lock").open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            self.assertEqual(self.install("--user", PATH=somebody)[0], 0)
+            code, text = self.install("--user", "--uninstall", PATH=somebody)
+        self.assertEqual(code, 0, text)
+        self.assertIn(f"{locks} stays", text)
+        self.assertEqual(sorted(path.name for path in locks.iterdir()), ["GPU-2.lock", "GPU-2.owner", "GPU-3.lock"])
+        self.assertTrue((self.folder / "elsewhere.lock").exists())
+        (locks / "GPU-3.lock").unlink()
+        self.assertEqual(self.install("--user", PATH=somebody)[0], 0)
+        code, text = self.install("--user", "--uninstall", PATH=somebody)
+        self.assertEqual(code, 0, text)
+        self.assertFalse(locks.exists())
+        # A link is nobody's folder to empty.
+        (self.folder / "elsewhere").mkdir()
+        (self.folder / "elsewhere/GPU-1.lock").touch()
+        locks.symlink_to(self.folder / "elsewhere")
+        self.addCleanup(locks.unlink)
+        self.assertEqual(self.install("--user", PATH=somebody)[0], 0)
+        self.assertEqual(self.install("--user", "--uninstall", PATH=somebody)[0], 0)
+        self.assertTrue((self.folder / "elsewhere/GPU-1.lock").exists())
+
     def test_a_relative_folder_is_not_a_schedulers(self):
         """nvsharectl looks for none there, either."""
         (self.folder / "home").mkdir()
