@@ -355,11 +355,14 @@ struct ShareMember {
   bool gappy = true;
   Instant watched_from = 0;       // for that; since then:
   Duration used = 0, unused = 0;  // it had the lock; it neither had nor wanted it
+  Instant steady_since = 0;       // it left no gaps, if it leaves none now
+  Duration known_after = 0;       // with the lock for so long it leaves none any more; 0: for as long as any
 
   bool is_in_group() const { return group != 0 || measured; }
   void note_gap(Instant now);
   void watch(Instant from);
   void judge_gaps(Instant now);
+  void set_gappy(bool leaves, Instant now);
 };
 
 struct StateTimes {

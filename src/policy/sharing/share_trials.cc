@@ -381,7 +381,7 @@ void go_on(Context& context, Gpu& gpu) {
       count_spell(gpu);
       if (trial.second || !can_compare(gpu, trial)) return decide(context, gpu);
       trial.second = true;
-      for (const auto& [id, looks] : trial.seldom) gpu.clients.at(id).share.gappy = true;
+      for (const auto& [id, looks] : trial.seldom) gpu.clients.at(id).share.set_gappy(true, context.now);
       set_way(context, gpu, SharingWay::kTurns);
       return enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
     case ShareTrial::Phase::kLooks:

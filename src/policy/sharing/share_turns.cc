@@ -27,6 +27,7 @@ constexpr Duration kLongMoment = kHeldMoments * kBurstsApart;
 constexpr Duration kWatched = 500 * kMillisecond;  // that it had the lock or nothing to do, and it is judged by it
 constexpr Duration kGappyPart = 4;                 // of that time without work: it leaves gaps
 constexpr Duration kSteadyPart = 8;                // and until it is less than this part of it
+constexpr Duration kWatchedLeast = kWatched / 5;   // of one that paused after it had worked for long
 constexpr size_t kBurstsMost = 64;                 // clients: each hears of it twice
 
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
@@ -99,7 +100,7 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
       // Waiting for another's burst tells nothing of its own.
       const Duration unused = unused_in(client, moment.began, context.now);
       const Duration known = used_in(client, moment.began, context.now) + unused;
-      if (known >= kBurstsApart) client.share.gappy = unused >= known / kGappyPart;
+      if (known >= kBurstsApart) client.share.set_gappy(unused >= known / kGappyPart, context.now);
       if (!client.share.gappy) gpu.share_trial.seldom.erase(id);
     }
     if (client.past.released_at > moment.began) client.share.held_moments = 0;
@@ -109,7 +110,7 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
     client.share.held_moments = 0;
     client.share.beside_until = context.now;
     client.share.gaps_in_row = 0;
-    client.share.gappy = false;
+    client.share.set_gappy(false, context.now);
   }
 }
 
@@ -252,12 +253,13 @@ Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups, Dur
 void see_who_holds_on(Context& context, Gpu& gpu) {
   for (const auto& [grant, client] : gpu.holders) {
     if (!in_measured_turns(gpu, *client) || !client->share.gappy) continue;
-    const Instant known = std::max(client->turn.granted_at, client->share.watched_from) + kWatched;
+    const Duration held = client->share.known_after > 0 ? client->share.known_after : kWatched;
+    const Instant known = std::max(client->turn.granted_at, client->share.watched_from) + held;
     if (context.now < known) {
       context.wake(gpu, known);
       continue;
     }
-    client->share.gappy = false;
+    client->share.set_gappy(false, context.now);
     client->share.watch(context.now);
   }
 }
@@ -321,8 +323,18 @@ void ShareMember::watch(Instant from) {
 void ShareMember::judge_gaps(Instant now) {
   const Duration watched = used + unused;
   if (watched < kWatched && (gappy || unused < kWatched / kGappyPart)) return;
-  gappy = unused >= watched / (gappy ? kSteadyPart : kGappyPart);
+  const bool was_gappy = gappy;
+  set_gappy(unused >= watched / (gappy ? kSteadyPart : kGappyPart), now);
+  // A pause of one that else works all the time: the smaller its part of that time, the sooner it is taken to work so again.
+  const Duration worked = now - unused - steady_since;
+  if (gappy && !was_gappy && worked > 0) known_after = std::clamp(kWatched * unused / worked, kWatchedLeast, kWatched);
   watch(now);
+}
+
+void ShareMember::set_gappy(bool leaves, Instant now) {
+  if (!leaves && gappy) steady_since = now;
+  if (leaves != gappy) known_after = 0;
+  gappy = leaves;
 }
 
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
