@@ -34,18 +34,71 @@ TEST(ShareBursts, NobodyPausesForBurstsWhereNoneRepeatThemselves) {
 
 // A burst may last as long as a moment, and several moments in a row may fall into bursts.
 TEST(ShareBursts, LongBurstsArePutApartForAsLongAsTheyRepeatThemselves) {
-  const Program bursts{.burst = 30, .pause = 60, .varies = 10};
+  Program bursts{.burst = 30, .pause = 60, .varies = 10};
   for (unsigned seed = 1; seed <= 3; ++seed) {
     Machine machine(time_slicing, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs, .seed = seed});
     const ClientId first = machine.add(bursts);
     machine.add(bursts);
     machine.run(5 * kSec);
+    const double before = machine.work();
+    int apart = 0;  // of eight times ten seconds; a pause may take a whole piece of a trial's spell, as if it worked seldom
     for (int i = 0; i < 8; ++i) {
       machine.of(first).put_apart = 0;
-      machine.run(10 * kSec);
-      EXPECT_GT(machine.of(first).put_apart, 10) << "seed " << seed << ", from second " << 5 + 10 * i;
+      bool in_turns = false;  // burst by burst, all the time
+      for (int second = 0; second < 10; ++second) {
+        in_turns |= machine.chosen() == SharingWay::kTurns;
+        machine.run(kSec);
+      }
+      apart += in_turns || machine.of(first).put_apart > 10;
     }
+    EXPECT_GE(apart, 6) << "seed " << seed;
+    Machine together(time_slicing, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs, .seed = seed});
+    bursts.measured = false;
+    for (int i = 0; i < 2; ++i) together.add(bursts);
+    bursts.measured = true;
+    together.run(5 * kSec);
+    EXPECT_GE((machine.work() - before) / (80 * 1000), 0.99 * together.work_in(80 * kSec)) << "seed " << seed;
   }
+}
+
+// Bursts that need more of the GPU than there is meet again and again: one after the other all the time they get more done than divided by
+// the driver. Those that fit one after the other only have to be put apart now and then.
+TEST(ShareBursts, OfMoreWorkThanTheGpuCanDoAreTurnsAllTheTime) {
+  struct Case {
+    Program program;
+    size_t count;
+    bool in_turns;
+    double least;  // of what is done together
+  };
+  for (const Case& each : {Case{{.burst = 4.4, .pause = 4}, 3, true, 1.18}, Case{{.burst = 2.2, .pause = 4}, 3, true, 1.3},
+                           Case{{.burst = 3.4, .pause = 7}, 3, false, 1.15}, Case{{.burst = 3, .pause = 7}, 2, false, 0.99}}) {
+    double done[2] = {};
+    for (const bool measured : {false, true}) {
+      Machine machine(time_slicing, {}, 64 * kGiB, {.step = kMs / 10, .slice = 2 * kMs});
+      Program program = each.program;
+      program.measured = measured;
+      for (size_t i = 0; i < each.count; ++i) machine.begin_anew(machine.add(program), 20 * kMs + static_cast<Duration>(i) * 5 * kMs / 2);
+      machine.run(3 * kSec);
+      done[measured] = machine.work_in(4 * kSec);
+      if (measured) {
+        EXPECT_EQ(machine.chosen() == SharingWay::kTurns, each.in_turns) << each.count << " of " << program.burst << " ms";
+      }
+    }
+    EXPECT_GE(done[true], each.least * done[false]) << each.count << " of " << each.program.burst << " ms every " << each.program.pause;
+  }
+}
+
+// Small grids whose bursts run beside each other as if alone lose nothing by that: turns are tried, and not taken.
+TEST(ShareBursts, ThatCostEachOtherNothingAreNoTurns) {
+  Machine machine([](int running) { return 0.98 * running; }, {}, 64 * kGiB, {.step = kMs / 10});
+  for (int i = 0; i < 3; ++i) machine.begin_anew(machine.add({.burst = 4.4, .pause = 4, .varies = 1}), 20 * kMs + i * 5 * kMs / 2);
+  machine.run(3 * kSec);
+  EXPECT_GE(machine.gpu().sharing_trials, 1U);
+  for (int i = 0; i < 6; ++i) {
+    machine.run(30 * kSec);
+    EXPECT_EQ(machine.chosen(), SharingWay::kTogether);
+  }
+  EXPECT_GE(machine.work_in(60 * kSec) * 8.4 / 4.4, 0.94 * 3);
 }
 
 // In the moment that tells who leaves gaps bursts wait for each other, which is no work of theirs.

@@ -281,11 +281,19 @@ bool works_seldom(const ShareTrial& trial, ClientId id, const std::array<int64_t
   return rates[0] == 0 || (trial.second && rates[1] == 0) || trial.seldom.contains(id);
 }
 
-// One alone that works all the time has nobody to take turns with. Where the spell together leaves no more, turns are not tried.
+// One alone that works all the time has nobody to take turns with, unless all leave gaps: then bursts do. Where the spell together leaves
+// no more, turns are not tried.
 bool can_compare(const Gpu& gpu, const ShareTrial& trial) {
-  return std::count_if(trial.spells.rates.begin(), trial.spells.rates.end(), [&](const auto& entry) {
-           return !works_seldom(trial, entry.first, entry.second) && !gpu.clients.at(entry.first).share.gappy;
-         }) >= 2;
+  int steady = 0, bursty = 0, seldom = 0;
+  for (const auto& [id, rates] : trial.spells.rates) {
+    const bool works = rates[0] + rates[1] > 0;
+    if (works_seldom(trial, id, rates)) {
+      seldom += works;
+    } else {
+      ++(gpu.clients.at(id).share.gappy ? bursty : steady);
+    }
+  }
+  return steady >= 2 || (steady + seldom == 0 && bursty >= 2);
 }
 
 // In turns whoever has nothing to do gives the GPU up. So one that waits, or has its first turn as the spell ends, had something to do:

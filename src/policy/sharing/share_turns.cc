@@ -143,6 +143,14 @@ bool bursts_meet(Context& context, Gpu& gpu) {
   return true;
 }
 
+// Where turns are tried, or were chosen, and all that use the GPU leave gaps, each burst is a turn: bursts of more work than the GPU can do
+// meet again and again, however far apart they were put.
+bool bursts_are_turns(const Context& context, const Gpu& gpu) {
+  if (gpu.share_trial.way != SharingWay::kTurns || gpu.share_turn.told > 0) return false;
+  const auto leaves = [&](const auto& entry) { return leaves_gaps(context, gpu, *entry.second); };
+  return std::all_of(gpu.holders.begin(), gpu.holders.end(), leaves) && std::all_of(gpu.waiting.begin(), gpu.waiting.end(), leaves);
+}
+
 // The driver divides the GPU among bursts that overlap, so each takes longer and they overlap again the next time: programs that repeat
 // themselves stay as they began. So for a moment, now and then, who leaves gaps waits for another's burst, which costs it a burst once.
 // And only then is it seen whether they still leave gaps: a client that runs beside the others else keeps the lock.
@@ -151,13 +159,15 @@ void settle_bursts(Context& context, Gpu& gpu) {
   if (turn.moment && turn.moment->apart) turn.moment->apart_for += context.now - turn.moment->seen_at;
   if (turn.moment && context.now >= turn.moment->until) take_turns_again(context, gpu, *std::exchange(turn.moment, std::nullopt));
   const bool meet = gpu.clients.size() <= kBurstsMost && bursts_meet(context, gpu);
+  const bool turns = bursts_are_turns(context, gpu);
+  if (!turn.moment && turns) begin_moment(context, turn, kBurstsApart, false);
   if (!turn.moment) return;
   context.wake(gpu, turn.moment->until);
   std::vector<ClientId> comers;
   for (const auto& [id, client] : gpu.waiting) comers.push_back(id);
   turn.moment->seen_at = context.now;
-  turn.moment->apart =
-      (meet || turn.moment->learns) && room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
+  turn.moment->apart = (meet || turn.moment->learns || turns) &&
+                       room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
   if (!turn.moment->apart) return;
   for (const auto& [id, client] : gpu.waiting) {
     const Instant waited = client->wait.since + kLeast;
