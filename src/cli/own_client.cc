@@ -17,7 +17,6 @@
 namespace nvshare::cli {
 namespace {
 
-constexpr int kPatienceMs = 5000;
 constexpr uint64_t kReportBytesMax = 64u << 20;
 
 Result<std::string> text_in(const FileDescriptor& memory, uint64_t bytes) {
@@ -35,7 +34,7 @@ Result<std::string> text_in(const FileDescriptor& memory, uint64_t bytes) {
   return text;
 }
 
-Result<std::string> ask(const std::string& runtime_directory, const protocol::AskOwn& question) {
+Result<std::string> ask(const std::string& runtime_directory, const protocol::AskOwn& question, int patience_ms = kOwnPatienceMs) {
   const std::string path = runtime_directory + protocol::kClientSocket;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -49,9 +48,9 @@ Result<std::string> ask(const std::string& runtime_directory, const protocol::As
   pollfd readable{connection.get(), POLLIN, 0};
   int ready = 0;
   do {
-    ready = poll(&readable, 1, kPatienceMs);
+    ready = poll(&readable, 1, patience_ms);
   } while (ready < 0 && errno == EINTR);
-  if (ready <= 0) return error_format("%s did not answer within %d ms", path.c_str(), kPatienceMs);
+  if (ready <= 0) return error_format("%s did not answer within %d ms", path.c_str(), patience_ms);
   protocol::Packet packet;
   Descriptors descriptors;
   const ssize_t length = receive_packet(connection.get(), packet.bytes, &descriptors, 0);
@@ -67,8 +66,8 @@ Result<std::string> ask(const std::string& runtime_directory, const protocol::As
 
 Result<std::string> ask_own_line(const std::string& runtime_directory) { return ask(runtime_directory, {}); }
 
-Result<protocol::admin::StatusReport> ask_own(const std::string& runtime_directory) {
-  auto line = ask_own_line(runtime_directory);
+Result<protocol::admin::StatusReport> ask_own(const std::string& runtime_directory, int patience_ms) {
+  auto line = ask(runtime_directory, {}, patience_ms);
   if (!line) return line.error();
   return protocol::admin::decode_status(*line);
 }

@@ -205,7 +205,7 @@ void end_trace(LiveTrace& trace, const std::string& file) {
 Result<int> run_program(const RunOptions& options, const Environment& environment, const SchedulerLink& link,
                         std::optional<uint64_t> tenant, LiveTrace* trace) {
   std::optional<TurnWaitWatch> watch;
-  if (tenant && !options.quiet) watch.emplace(link.runtime_directory, *tenant);
+  if (!options.quiet && (tenant || !link.admin)) watch.emplace(link.runtime_directory, tenant);
   Meanwhile meanwhile;
   meanwhile.first_ms = watch ? TurnWaitWatch::kFirstMs : kFetchTraceMs;
   int64_t until_fetch_ms = kFetchTraceMs - meanwhile.first_ms;

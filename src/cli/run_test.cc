@@ -458,9 +458,36 @@ TEST_F(RunCommand, AProgramThatWaitsForItsTurnSaysWhoHasTheGpu) {
   };
   for (int tries = 0; tries < 1000 && !has(ask("status --json"), "\"state\":\"running\""); ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  OnATerminal second(variables_ + settings + NVSHARECTL " run --name second -- " + job + "50");  // it prints long after its turn came
+  OnATerminal second(variables_ + settings + NVSHARECTL " run --name second -- " + job + "20");  // it prints long after its turn came
   EXPECT_TRUE(second.shows("nvshare: waits for its turn on GPU 0: 'first' has it, running for "));
   EXPECT_TRUE(second.shows(" yet; "));
+  EXPECT_TRUE(second.shows("\033[0J"));  // it goes when the turn comes
+  EXPECT_TRUE(second.shows("checksum"));
+  EXPECT_EQ(second.exit_code(), 0);
+  ask("kill first");
+}
+
+// Only the clients' socket is there, as for a user whom the scheduler takes no admin requests from.
+TEST_F(RunCommand, WhatItWaitsForIsSaidWithoutRightsToo) {
+  const fs::path view = directory_ / "view";
+  fs::create_directory(view);
+  const std::string settings = "env TERM=xterm SIMGPU_TIME_SCALE=1 NVSHARE_SWITCH_TIME_MODE=fixed NVSHARE_SWITCH_TIME_FIXED=8 ";
+  const std::string job = DEMO_JOB " --bytes 160M --block 4M --compute-us 1000 --seed 5 --steps ";
+  ASSERT_EQ(
+      std::system(
+          (variables_ + settings + NVSHARECTL " run --quiet --name first -- " + job + "100000 > /dev/null 2>&1 < /dev/null &").c_str()),
+      0);
+  const auto ask = [&](const std::string& arguments) {
+    const std::string file = (directory_ / "asked").string();
+    (void)!std::system((variables_ + NVSHARECTL " " + arguments + " > " + file + " 2>&1 < /dev/null").c_str());
+    return content_of(file);
+  };
+  for (int tries = 0; tries < 1000 && !has(ask("status --json"), "\"state\":\"running\""); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  fs::create_directory_symlink(runtime() + "/client", view / "client");
+  OnATerminal second(variables_ + settings + "NVSHARE_RUNTIME_DIR=" + view.string() + " " NVSHARECTL " run -- " + job + "10");
+  EXPECT_TRUE(second.shows("nvshare: waits for "));
+  EXPECT_TRUE(second.shows(" so far"));
   EXPECT_TRUE(second.shows("\033[0J"));  // it goes when the turn comes
   EXPECT_TRUE(second.shows("checksum"));
   EXPECT_EQ(second.exit_code(), 0);

@@ -7,10 +7,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <string_view>
 #include <utility>
 
+#include "cli/own_client.h"
 #include "cli/units.h"
 
 namespace nvshare::cli {
@@ -23,6 +28,8 @@ constexpr int64_t kToldAfter = 5'000'000'000;   // elsewhere
 constexpr int64_t kRewriteMs = 1000;            // with the time that has passed
 constexpr int kAnswerWithinMs = 200;            // signals are not passed on meanwhile
 constexpr int64_t kAfterFailureMs = 5000;
+constexpr int64_t kOwnAgainMs = 1000;  // a user has twenty such questions a second, and a user's programs may be many
+constexpr int kAncestorsMax = 64;
 
 // The line below is made where the screen ends, the cursor stays where it is: IND, up, save; down, begin of line, no wrap; restore.
 constexpr char kBegin[] = "\033D\033[A\0337\033[B\r\033[J\033[?7l";
@@ -49,7 +56,33 @@ int64_t milliseconds_now() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+int32_t parent_of(int32_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+  const size_t name_end = text.rfind(')');
+  int parent = 0;
+  return name_end != std::string::npos && std::sscanf(text.c_str() + name_end + 1, " %*c %d", &parent) == 1 ? parent : 0;
+}
+
+bool is_below_us(int32_t pid) {
+  for (int i = 0; pid > 1 && i < kAncestorsMax; ++i, pid = parent_of(pid)) {
+    if (pid == getpid()) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+std::optional<TurnWait> own_wait_of(const protocol::admin::StatusReport& own, const std::function<bool(int32_t pid)>& is_ours) {
+  std::optional<TurnWait> longest;
+  for (const protocol::admin::ClientReport& client : own.clients) {
+    if (client.state == "idle" || !is_ours(client.pid)) continue;
+    if (client.state != "waiting") return std::nullopt;
+    if (longest && longest->waited_ns >= client.since_ns) continue;
+    longest = TurnWait{client.since_ns, "waits for " + (client.waiting_for.empty() ? "its turn" : client.waiting_for)};
+  }
+  return longest;
+}
 
 std::optional<TurnWait> turn_wait_of(const TurnReport& report, int64_t since_ns) {
   if (!report.waits) return std::nullopt;
@@ -81,30 +114,51 @@ int64_t TurnWaitLine::ask_again_ms(const std::optional<TurnWait>& wait) const {
   return wait && !told_ ? 1000 : 2500;
 }
 
-TurnWaitWatch::TurnWaitWatch(std::string runtime_directory, uint64_t tenant)
+TurnWaitWatch::TurnWaitWatch(std::string runtime_directory, std::optional<uint64_t> tenant)
     : runtime_directory_(std::move(runtime_directory)), tenant_(tenant), terminal_(isatty(STDERR_FILENO) == 1), line_(is_drawable()) {}
 
 int64_t TurnWaitWatch::look() {
   if (terminal_ && !may_draw()) {  // nothing could be told
     report_ = {};
+    own_.reset();
     ask_at_ = 0;
     write({});
     return kFirstMs;
   }
   if (milliseconds_now() >= ask_at_) ask(milliseconds_now());
   const int64_t now = milliseconds_now();
-  write(turn_wait_of(report_, (now - asked_at_) * 1'000'000));
+  write(wait_at(now));
   const int64_t left = std::max<int64_t>(ask_at_ - now, 1);
   return line_.shown() ? std::min(left, kRewriteMs) : left;
+}
+
+std::optional<TurnWait> TurnWaitWatch::wait_at(int64_t now) const {
+  const int64_t since_ns = (now - asked_at_) * 1'000'000;
+  if (tenant_) return turn_wait_of(report_, since_ns);
+  std::optional<TurnWait> wait = own_;
+  if (wait) wait->waited_ns += since_ns;
+  return wait;
 }
 
 void TurnWaitWatch::ask(int64_t now) {
   asked_at_ = now;
   ask_at_ = now + kAfterFailureMs;
   report_ = {};
+  own_.reset();
+  tenant_ ? ask_admin(now, *tenant_) : ask_own(now);
+}
+
+void TurnWaitWatch::ask_own(int64_t now) {
+  const auto own = cli::ask_own(runtime_directory_, kAnswerWithinMs);
+  if (!own) return;
+  own_ = own_wait_of(*own, is_below_us);
+  ask_at_ = now + std::max(line_.ask_again_ms(own_), kOwnAgainMs);
+}
+
+void TurnWaitWatch::ask_admin(int64_t now, uint64_t tenant) {
   auto admin = AdminConnection::open(runtime_directory_);
   if (!admin) return;
-  const auto line = admin->ask(protocol::admin::TurnRequest{tenant_}, kAnswerWithinMs);
+  const auto line = admin->ask(protocol::admin::TurnRequest{tenant}, kAnswerWithinMs);
   const auto report = line ? protocol::admin::decode_turn(*line) : Result<TurnReport>(line.error());
   if (!report) return;
   report_ = *report;

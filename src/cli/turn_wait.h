@@ -1,7 +1,9 @@
-// What `nvsharectl run` tells on standard error while its program waits for a turn. `turn_wait_of` and `TurnWaitLine` are pure.
+// What `nvsharectl run` tells on standard error while its program waits for a turn. `turn_wait_of`, `own_wait_of` and `TurnWaitLine` are
+// pure.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -16,6 +18,10 @@ struct TurnWait {
 
 // As it is `since_ns` after the report, if nothing else has happened. Nothing: nobody waits.
 std::optional<TurnWait> turn_wait_of(const protocol::admin::TurnReport& report, int64_t since_ns);
+
+// Of what a scheduler tells a user of that user's own alone, in whose words nobody else has a name: what the program waits for whose
+// processes `is_ours` knows. Nothing: none of them waits, or one has a turn.
+std::optional<TurnWait> own_wait_of(const protocol::admin::StatusReport& own, const std::function<bool(int32_t pid)>& is_ours);
 
 // What to write next.
 class TurnWaitLine {
@@ -41,7 +47,8 @@ class TurnWaitWatch {
  public:
   static constexpr int64_t kFirstMs = 1000;  // until the first look
 
-  TurnWaitWatch(std::string runtime_directory, uint64_t tenant);
+  // tenant: nothing, where the scheduler takes no admin requests from us; then it is asked what it tells us of our own.
+  TurnWaitWatch(std::string runtime_directory, std::optional<uint64_t> tenant);
   TurnWaitWatch(const TurnWaitWatch&) = delete;
   TurnWaitWatch& operator=(const TurnWaitWatch&) = delete;
   ~TurnWaitWatch() { write({}); }
@@ -51,13 +58,17 @@ class TurnWaitWatch {
 
  private:
   void ask(int64_t now);
+  void ask_admin(int64_t now, uint64_t tenant);
+  void ask_own(int64_t now);
+  std::optional<TurnWait> wait_at(int64_t now) const;
   void write(const std::optional<TurnWait>& wait);
 
   std::string runtime_directory_;
-  uint64_t tenant_;
+  std::optional<uint64_t> tenant_;
   bool terminal_;
   TurnWaitLine line_;
   protocol::admin::TurnReport report_;  // the last
+  std::optional<TurnWait> own_;         // as it was then, without a tenant
   int64_t asked_at_ = 0, ask_at_ = 0;
 };
 

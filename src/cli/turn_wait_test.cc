@@ -45,6 +45,32 @@ TEST(TurnWait, DoesNotSayWhatIsNotKnown) {
   EXPECT_EQ(turn_wait_of(report, 0)->text, "waits for its turn on GPU 2");
 }
 
+// Of one's own programs, another run's among them.
+TEST(TurnWait, OfOnesOwnItSaysWhatForWithoutNames) {
+  protocol::admin::StatusReport own;
+  const auto add = [&own](int32_t pid, const char* state, int64_t since_s, const char* waiting_for) {
+    protocol::admin::ClientReport& client = own.clients.emplace_back();
+    client.pid = pid;
+    client.state = state;
+    client.since_ns = since_s * kSecond;
+    client.waiting_for = waiting_for;
+  };
+  const auto is_ours = [](int32_t pid) { return pid < 100; };
+  EXPECT_FALSE(own_wait_of(own, is_ours));
+  add(200, "waiting", 90, "its place in the queue");
+  EXPECT_FALSE(own_wait_of(own, is_ours)) << "another run's";
+  add(10, "idle", 200, "");
+  add(11, "waiting", 3, "its place in the queue");
+  add(12, "waiting", 8, "a neighbour's turn to end: it needs 160 MiB");
+  ASSERT_TRUE(own_wait_of(own, is_ours));
+  EXPECT_EQ(own_wait_of(own, is_ours)->waited_ns, 8 * kSecond);
+  EXPECT_EQ(own_wait_of(own, is_ours)->text, "waits for a neighbour's turn to end: it needs 160 MiB");
+  own.clients.back().waiting_for.clear();
+  EXPECT_EQ(own_wait_of(own, is_ours)->text, "waits for its turn");
+  add(13, "loading", 1, "");
+  EXPECT_FALSE(own_wait_of(own, is_ours)) << "one of its programs has a turn";
+}
+
 TEST(TurnWait, ATerminalsLineIsRewrittenAndGoes) {
   TurnWaitLine line(true);
   EXPECT_EQ(line.next(TurnWait{kSecond / 2, "waits"}, 80), "");
