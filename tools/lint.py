@@ -6,7 +6,7 @@
 clang-tidy remembers which files were clean (a hash over the file, the headers of ours that it includes, its compile command and
 .clang-tidy), so that a second run looks only at what changed. All clones of a user share that memory, as they share ccache's:
 $NVSHARE_LINT_CACHE, by default ~/.cache/nvshare-lint. Entries that were not used for 30 days go.
-What it does not know it looks at several files at a time, as most of the time goes into headers that each would bring along again;
+What it does not know it looks at up to sixteen files at a time, as most of the time goes into headers that each would bring along again;
 where something is found in them, fewer at a time, down to each by itself.
 """
 import argparse
@@ -20,6 +20,8 @@ import shutil
 import subprocess
 import sys
 import time
+
+import names
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPP_SUFFIXES = {".cc", ".h", ".c", ".cpp"}
@@ -277,8 +279,6 @@ def check_sizes(arguments):
 
 def check_names(arguments):
     """Sources that are compiled together have no name twice in their unnamed namespaces."""
-    import names
-
     return names.problems(ROOT, tracked_files())
 
 
@@ -357,7 +357,9 @@ GCC_ONLY = re.compile(r"\s-fno-tree-loop-distribute-patterns\b")
 
 
 CLEAN_FILES_DAYS = 30
-FILES_AT_ONCE = 8
+FILES_AT_ONCE = 16
+# For each of CLI11's 118 parameters that could be references performance-unnecessary-value-param goes through everything that is looked at.
+APART_HEADERS = ("#include <CLI/CLI.hpp>",)
 
 
 def clean_files_dir():
@@ -388,6 +390,7 @@ class Tidy:
         self.ground.update(subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout)
         self.ground.update(" ".join(self.extra).encode())
         self.header_cache = {}
+        self.apart = names.stay_apart(ROOT, tracked_files(), by_wish=True)
         self.commands = {}
         for entry in json.loads((build_dir / "compile_commands.json").read_text()):
             path = os.path.relpath(os.path.join(entry["directory"], entry["file"]), ROOT)
@@ -432,19 +435,34 @@ class Tidy:
         return digest.hexdigest()
 
     def command_of_all(self, path):
-        """The compile command without what names the file: those that have it alike can be looked at together."""
+        """The compile command without what names the file, and what of APART_HEADERS the file includes: those that have both alike can be
+        looked at together, but what the compiler has apart with its like alone."""
         entry = self.commands[path]
         kept = re.sub(r"\s-(?:o|c)\s+\S+", "", entry["command"])
-        return entry["directory"], kept
+        apart = [header for header in APART_HEADERS if any(header in (text_of(name) or "") for name in (path, *self.own_headers(path)))]
+        return entry["directory"], kept, *apart, path in self.apart
 
     def groups(self, unknown):
-        """Lists of files that are looked at together: neighbours of one target."""
+        """Lists of files that are looked at together: neighbours of one target. The longest first, so that no processor is idle at the end."""
         targets = {}
         for path in unknown:
             targets.setdefault(self.command_of_all(path), []).append(path)
-        for files in targets.values():
-            pieces = -(-len(files) // FILES_AT_ONCE)
-            yield from (files[piece::pieces] for piece in range(pieces))
+        return sorted((piece for files in targets.values() for piece in self.pieces(files)), key=len, reverse=True)
+
+    def pieces(self, files):
+        """`files` in lists of at most FILES_AT_ONCE about as long as each other, in none of which two define the same name."""
+        wanted = -(-len(files) // FILES_AT_ONCE)
+        at_once = -(-len(files) // wanted)
+        pieces = []
+        for path in sorted(files):  # neighbours include the same headers
+            defined = {(space, name) for _, space, name in names.names_of(text_of(path) or "")}
+            bound = at_once if len(pieces) < wanted else FILES_AT_ONCE
+            piece = next((piece for piece in pieces if len(piece[0]) < bound and not piece[1] & defined), None)
+            if piece is None:
+                pieces.append(piece := ([], set()))
+            piece[0].append(path)
+            piece[1].update(defined)
+        return [chosen for chosen, _ in pieces]
 
     def tidy(self, database, path, *options):
         return subprocess.run(["clang-tidy", "--quiet", "-p", str(database), *options, *self.extra, str(path)],

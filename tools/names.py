@@ -32,11 +32,15 @@ def names_of(text):
                     break
 
 
+def stay_apart(root, paths, by_wish=False):
+    """The sources that the CMakeLists.txt among `paths` have compiled by themselves; by_wish: without those of other options."""
+    return {str(pathlib.PurePath(path).parent / name) for path in paths if path.endswith("CMakeLists.txt")
+            for names in APART.findall((root / path).read_text()) for name in " ".join(names[:1] if by_wish else names).split()}
+
+
 def problems(root, paths):
     """`paths`: all files; those in LAYERS that are compiled into something other than a test are looked at."""
-    apart = {str(pathlib.PurePath(path).parent / name) for path in paths if path.endswith("CMakeLists.txt")
-             for names in APART.findall((root / path).read_text()) for name in " ".join(names).split()}
-    apart |= ELSEWHERE
+    apart = stay_apart(root, paths) | ELSEWHERE
     found = []
     for layer in LAYERS:
         seen = {}

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -34,6 +35,7 @@ class Tidy(unittest.TestCase):
         self.addCleanup(lambda: (os.environ.clear(), os.environ.update(before[0]), setattr(lint, "ROOT", before[1])))
         os.environ.update(PATH=f"{self.root}/bin:{os.environ['PATH']}", LOOKED_AT=f"{self.root}/looked-at", NVSHARE_LINT_CACHE=f"{self.root}/cache")
         lint.ROOT = self.root
+        subprocess.run(["git", "init", "-q", str(self.root)], check=True)
         self.commands = []
 
     def source(self, name, text, options="-O2"):
@@ -52,8 +54,8 @@ class Tidy(unittest.TestCase):
             problems += tidy.run(files)[0]
         return problems, len((self.root / "looked-at").read_text().splitlines())
 
-    def test_eight_clean_files_are_looked_at_once(self):
-        for i in range(8):
+    def test_sixteen_clean_files_are_looked_at_once(self):
+        for i in range(16):
             self.source(f"clean{i}", f"int clean{i};\n")
         self.assertEqual(self.looked_at(), ([], 1))
         self.assertEqual(self.looked_at(), ([], 0), "they are known")
@@ -70,6 +72,24 @@ class Tidy(unittest.TestCase):
             self.source(f"file{i}", "static int same;\n" if i in (0, 3) else f"int file{i};\n")
         problems, runs = self.looked_at()
         self.assertEqual((problems, runs), ([], 3), "all, and each half")
+
+    def test_names_that_are_known_to_clash_are_not_tried_together(self):
+        for i in range(4):
+            self.source(f"file{i}", "namespace {\nint same = 0;\n}\n" if i in (0, 3) else f"int file{i};\n")
+        self.assertEqual(self.looked_at(), ([], 2))
+
+    def test_what_the_compiler_has_apart_is_looked_at_alone(self):
+        for i in range(4):
+            self.source(f"file{i}", f"int file{i};\n")
+        (self.root / "src/base/CMakeLists.txt").write_text("nvshare_unity(base APART file2.cc)\n")
+        self.assertEqual(self.looked_at(), ([], 2))
+
+    def test_a_header_that_costs_more_the_more_there_is_beside_it(self):
+        for i in range(4):
+            self.source(f"file{i}", f"int file{i};\n")
+        (self.root / "src/base/program.h").write_text("#include <CLI/CLI.hpp>\n")
+        self.source("program", '#include "base/program.h"\nint program;\n')
+        self.assertEqual(self.looked_at(), ([], 2))
 
     def test_what_includes_a_header_twice_is_looked_at_alone(self):
         self.source("once", "#include <string>\nint once;\n")
