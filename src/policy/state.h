@@ -190,6 +190,8 @@ struct ShareTrial {
     SpellPieces counted;
     int odd_looks = 0;                      // since then, in a row: somebody does much more or less
     std::map<ClientId, int> looks_to_work;  // in a row, before one that works seldom counts as one that works all the time
+    bool by_chance = false;                 // they met a server that was busy all through them, or say nothing: others are due soon,
+    int chances = 1;                        // so often
   } spells;
   std::map<ClientId, int> seldom;     // did nothing in a piece of the spell together; looks in a row in which it worked
   std::map<ClientId, Instant> works;  // which of `mix` did when they were asked, and when that was seen last

@@ -120,6 +120,19 @@ const Program small{.burst = 10, .every = 250}, middle{.burst = 30, .every = 250
 const Program periodic{.burst = 3, .pause = 7, .varies = 2};
 const Program steps{.burst = 40, .pause = 3, .varies = 1};
 
+// Such a trial says that turns get no more done; it is made again soon, once.
+TEST(Requests, OfAServerThatIsBusyAllThroughTheFirstTrialHideTurnsForNoMinute) {
+  int in_turns = 0;
+  for (unsigned seed = 1; seed <= 24; ++seed) {
+    Machine machine(slices(0.9), {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs, .seed = seed});
+    for (const Program& program : beside(2, {large})) machine.add(program);
+    machine.run(20 * kSec);
+    in_turns += machine.chosen() == SharingWay::kTurns;
+    EXPECT_LE(machine.tried(), 1200 * kMs) << "three trials, seed " << seed;
+  }
+  EXPECT_GE(in_turns, 22);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, RequestsBeside,
     ::testing::Values(ServerMix{"trainer, 2 servers of 10 ms", slices(0.9), beside(1, {small, small})},

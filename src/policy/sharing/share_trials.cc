@@ -18,6 +18,7 @@ constexpr Duration kPatience = 200 * kMillisecond;  // for answers
 constexpr Duration kStays = 200 * kMillisecond;     // the same clients use the GPU for so long before they are measured
 constexpr Duration kLately = 2 * kSecond;           // who used it within that still counts as one that does
 constexpr Duration kAgain = 60 * kSecond;           // of the same clients
+constexpr Duration kSoonAgain = 5 * kSecond;        // where a server was busy all through the first trial, by chance
 constexpr Duration kAfterFailure = 10 * kSecond;    // answers that did not come
 constexpr int kSpareMost = 3;                       // trials at once when clients come and go
 constexpr Duration kSpareEvery = 10 * kSecond;      // and one more
@@ -208,7 +209,8 @@ bool is_to_confirm(const ShareTrial& trial, const std::vector<ClientId>& mix) {
 
 void forget_wins(ShareTrial& trial) {
   trial.wins = trial.changes = 0;
-  trial.unsure = false;
+  trial.unsure = trial.spells.by_chance = false;
+  trial.spells.chances = 1;
   trial.gains.clear();
 }
 
@@ -343,12 +345,25 @@ void note_choice(Context& context, const Gpu& gpu, bool changes, bool compared) 
                    (in_turns ? "in turns: " : "together: ") + why);
 }
 
+// One that leaves gaps and worked in each piece, beside those that work all the time: it left them less of both ways than it does most of
+// the time. A trial that met one, as any that says nothing, is made again soon, once.
+void see_chance(const Gpu& gpu, ShareTrial& trial, const ShareGain& gain) {
+  const auto is_busy = [&](const auto& entry) {
+    return !works_seldom(trial, entry.first, entry.second) && gpu.clients.at(entry.first).share.gappy;
+  };
+  const bool meets_one = std::any_of(trial.spells.rates.begin(), trial.spells.rates.end(), is_busy);
+  trial.spells.by_chance = trial.spells.chances > 0 && (gain.is_vague() || (trial.gains.trials() <= kWinsFirst && meets_one));
+  trial.spells.chances -= trial.spells.by_chance;
+}
+
 void decide(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   const bool compared = can_compare(gpu, trial);
   const ShareGain gain = compared ? gain_in(gpu, trial) : ShareGain{};
   if (compared && !gain.is_vague()) trial.gains.add(gain);
   const bool changes = is_to_change(trial, gain, compared);
+  trial.spells.by_chance = false;
+  if (compared && !changes && !trial.unsure && trial.wins == 0) see_chance(gpu, trial, gain);
   if (changes) {
     trial.chosen = other_than(trial.chosen);
     trial.wins = 0;
@@ -440,7 +455,8 @@ Instant due_at(const ShareTrial& trial, const std::vector<ClientId>& mix) {
   const bool same = mix == trial.mix;
   const bool confirms = is_to_confirm(trial, mix);
   Instant due = trial.seen_since + kStays;
-  if (same && !confirms && !trial.works_changed) due = std::max(due, trial.ended_at + (trial.failed ? kAfterFailure : kAgain));
+  const Duration again = trial.failed ? kAfterFailure : trial.spells.by_chance ? kSoonAgain : kAgain;
+  if (same && !confirms && !trial.works_changed) due = std::max(due, trial.ended_at + again);
   if (trial.spare == 0 && !confirms) due = std::max(due, trial.spare_at + kSpareEvery);
   return due;
 }
