@@ -228,10 +228,13 @@ std::optional<GangTurn> turn_of_gang(const Context& context, const Gpu& gpu, con
   return turn;
 }
 
-// It is below its ceiling's balance, and has nothing to give up. So are nearly all that are throttled.
-bool stays_throttled(const Account& account) {
+// hold_to_ceiling() would change nothing: it is throttled, owes and has nothing to give up, or is not, and has hardly used anything up. So
+// are nearly all that it would be asked of.
+bool stays_as_held(const Account& account, bool windowed) {
   const bool throttled = account.throttled, owes = account.ceiling_balance < 0, has_none = account.does.stays == 0;
-  return (throttled & owes & has_none & account.limit.has_ceiling()) != 0;
+  const bool stays_throttled = (throttled & owes & has_none & account.limit.has_ceiling()) != 0;
+  const bool near = windowed || account.ceiling_balance <= -kHalfBandLeast;
+  return stays_throttled || (!throttled && !near);
 }
 
 // `looks`: the time to look at limits has come.
@@ -455,8 +458,9 @@ static void settle_all(Context& context, Gpu& gpu) {
   forget_common_arrears(context, gpu);
   look_at_foreseen(context, gpu);
   const std::vector<Account*>& held = accounts_held(context.config(), gpu);
+  const bool windowed = is_windowed(context.config(), gpu);
   for (Account* account : held) {
-    if (is_at_ceiling(*account) && !stays_throttled(*account)) hold_to_ceiling(context, gpu, *account, looks);
+    if (is_at_ceiling(*account) && !stays_as_held(*account, windowed)) hold_to_ceiling(context, gpu, *account, looks);
   }
   const Exclusive is_exclusive(context.config(), gpu);
   std::optional<Pressers> others;  // few steps ask for them
