@@ -24,6 +24,9 @@ inline constexpr Bytes kBudgetStep = 32 * kMiB;   // smallest raise on the way t
 inline constexpr Bytes kCeilingStep = 64 * kMiB;  // smallest change of a ceiling worth a message
 // Where a GPU has more clients than that, so many are told of a new ceiling in one step, and all within a second.
 inline constexpr size_t kCeilingsAtOnce = 64;
+// There one that fell is not worth a message either while it fell by no more than this part of what its client lacks to it: programs come
+// and go all the time, and no program asks for all that there is in one piece.
+inline constexpr Bytes kCeilingPart = 64;
 inline constexpr Duration kCeilingsWithin = kSecond;
 inline constexpr Bytes kBandwidthAssumed = 1'000'000'000;  // bytes/s until a swap was measured
 inline constexpr Bytes kBandwidthLeast = kMiB;             // bytes/s, and

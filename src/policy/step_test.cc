@@ -79,16 +79,45 @@ TEST_F(Step, ManyClientsHearOfANewCeilingOneAfterTheOther) {
   for (ClientId id = 1; id <= kMany; ++id) count(join(id, kMiB));
   EXPECT_EQ(told.size(), kMany) << "a newcomer hears of its own at once";
   for (ClientId id = 1; id < 20; ++id) count(feed(ClientLeft{id, true}));
+  const auto is_told = [&](ClientId id) {  // up to what is not worth a message
+    EXPECT_GT(told[id] - gpu().safe_limit, -64 * kMiB) << id;
+    EXPECT_LT(told[id] - gpu().safe_limit, told[id] / 64) << id;
+  };
   count(feed(MemoryChanged{200, {2 * kMiB, 0, 0}, 0, 0, 0, 0}));
-  EXPECT_EQ(told[200], gpu().safe_limit);
+  is_told(200);
   const Instant since = now;
   for (auto next = next_deadline(*state); next; next = next_deadline(*state)) {
     ASSERT_LE(*next, since + 2 * kSec);
     now = *next;
     count(feed(Tick{}));
   }
-  for (ClientId id = 20; id <= kMany; ++id) EXPECT_EQ(told[id], gpu().safe_limit) << id;
+  for (ClientId id = 20; id <= kMany; ++id) is_told(id);
   EXPECT_LE(most, 65u);
+}
+
+// Where many come and go all the time, each that does would else be a message to all others.
+TEST_F(Step, ManyClientsDoNotHearOfEachThatComesAndGoes) {
+  constexpr ClientId kMany = 300;
+  feed(GpuAppeared{0, 1024 * kGiB});
+  const auto told_by = [&](Actions actions) {
+    size_t told = 0;
+    for (;;) {
+      for (const Action& action : actions) told += std::holds_alternative<SendCeiling>(action);
+      const auto next = next_deadline(*state);
+      if (!next) return told;
+      now = *next;
+      actions = feed(Tick{});
+    }
+  };
+  for (ClientId id = 1; id <= kMany; ++id) join(id, kMiB);
+  EXPECT_GT(told_by(feed(ClientLeft{1, true})), 0U) << "the latest that came hears that it may have more";
+  told_by(join(kMany + 1, kMiB));  // some know a ceiling that is nearly too high by now
+  told_by(feed(ClientLeft{kMany + 1, true}));
+  for (ClientId id = kMany + 2; id <= kMany + 10; ++id) {
+    EXPECT_EQ(told_by(join(id, kMiB)), 1U) << "its own, " << id;
+    EXPECT_EQ(told_by(feed(ClientLeft{id, true})), 0U) << id;
+  }
+  EXPECT_EQ(told_by(feed(ForeignMemory{0, 512 * kGiB})), kMany - 1) << "it fell by half";
 }
 
 // How many they are changes nothing for it.

@@ -174,9 +174,16 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
 
 namespace {
 
+bool is_worth_telling(const Gpu& gpu, const Client& client, Bytes most) {
+  if (!client.sent.ceiling) return true;
+  const Bytes fell = *client.sent.ceiling - most;
+  if (fell <= 0 || gpu.clients.size() <= kCeilingsAtOnce) return std::abs(fell) >= kCeilingStep;
+  return fell >= std::max(kCeilingStep, (*client.sent.ceiling - need(client)) / kCeilingPart);
+}
+
 void tell_ceiling(Context& context, Gpu& gpu, Client& client) {
   const Bytes most = ceiling(context.config(), gpu, client);
-  if (client.sent.ceiling && std::abs(*client.sent.ceiling - most) < kCeilingStep) return;
+  if (!is_worth_telling(gpu, client, most)) return;
   client.sent.ceiling = most;
   context.actions.push_back(SendCeiling{client.id, most});
 }
