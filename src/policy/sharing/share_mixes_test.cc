@@ -158,6 +158,23 @@ TEST(Mixes, WhoPausedOnceTakesTurnsAgainSoon) {
   }
 }
 
+// Its part of the time before is counted for any pause, however long.
+TEST(Mixes, WhoPausedForLongerThanItWorkedIsWatchedForLong) {
+  const auto done_after = [](Duration pause) {
+    Machine machine(time_slicing, {}, 64 * kGiB, {.step = kMs / 4, .slice = 2 * kMs});
+    const ClientId pauses = machine.add({});
+    machine.add({});
+    machine.run(3 * kSec);
+    EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+    machine.begin_anew(pauses, pause);
+    machine.run(pause);
+    return machine.work_in(250 * kMs);
+  };
+  const double due = done_after(10 * kSec);
+  EXPECT_LE(due, 0.92) << "it runs beside the other";
+  for (const Duration pause : {19 * kSec, 25 * kSec, 57 * kSec}) EXPECT_NEAR(done_after(pause), due, 0.005) << pause / kSec << " s";
+}
+
 // Three that work 3.4 ms of every 10.4, as three of `test/gpu/run.py --rows auto20` do: together they get 2.45 done if they begin 2.5 ms
 // apart.
 double bursts_that_begin_apart(Duration apart, Way way, const Program& program, size_t count) {

@@ -337,7 +337,10 @@ void ShareMember::judge_gaps(Instant now) {
   set_gappy(unused >= watched / (gappy ? kSteadyPart : kGappyPart), now);
   // A pause of one that else works all the time: the smaller its part of that time, the sooner it is taken to work so again.
   const Duration worked = now - unused - steady_since;
-  if (gappy && !was_gappy && worked > 0) known_after = std::clamp(kWatched * unused / worked, kWatchedLeast, kWatched);
+  if (gappy && !was_gappy && worked > 0) {
+    const double part = std::min(static_cast<double>(unused) / static_cast<double>(worked), 1.0);  // it may have paused for hours
+    known_after = std::max(static_cast<Duration>(part * kWatched), kWatchedLeast);
+  }
   watch(now);
 }
 
