@@ -101,6 +101,69 @@ TEST(ShareBursts, ThatCostEachOtherNothingAreNoTurns) {
   EXPECT_GE(machine.work_in(60 * kSec) * 8.4 / 4.4, 0.94 * 3);
 }
 
+// Three whose bursts are turns.
+std::vector<ClientId> in_turns(Machine& machine) {
+  std::vector<ClientId> ids;
+  for (int i = 0; i < 3; ++i) {
+    ids.push_back(machine.add({.burst = 4.4, .pause = 4}));
+    machine.begin_anew(ids.back(), 20 * kMs + i * 5 * kMs / 2);
+  }
+  machine.run(3 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+  return ids;
+}
+
+constexpr Clockwork kFine{.step = kMs / 10, .slice = 2 * kMs};
+
+TEST(ShareBursts, WakeNobodyWhereNobodyWorksOrOneAlone) {
+  for (const size_t works : {0, 1}) {
+    Machine machine(time_slicing, {}, 64 * kGiB, kFine);
+    const std::vector<ClientId> ids = in_turns(machine);
+    for (size_t i = works; i < ids.size(); ++i) machine.of(ids[i]).wakes_in = 1 << 30;
+    machine.run(3 * kSec);
+    EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+    const uint64_t before = machine.wakes();
+    machine.run(10 * kSec);
+    EXPECT_LE(machine.wakes() - before, 10U) << works << " work";  // 330, if bursts were turns
+  }
+}
+
+// Each time that one which works all the time pauses for a moment all others leave gaps.
+TEST(ShareBursts, AreNoTurnsInThePausesOfOneThatWorksAllTheTime) {
+  Machine machine(time_slicing, {}, 64 * kGiB, kFine);
+  const std::vector<ClientId> ids = in_turns(machine);
+  machine.of(ids[0]).burst = 20;
+  machine.of(ids[0]).pause = 2;
+  machine.run(2 * kSec);
+  const uint64_t before = machine.told();
+  machine.run(10 * kSec);
+  EXPECT_LE(machine.told() - before, 10 * 3 * 50U) << "messages";  // 5304, if they were
+}
+
+TEST(ShareBursts, AreNoTurnsWhereTooManyWouldHearOfIt) {
+  Machine machine(time_slicing, {}, 128 * kGiB, {.step = kMs / 5, .slice = 2 * kMs});
+  in_turns(machine);
+  for (int i = 0; i < 62; ++i) {
+    machine.of(machine.add({})).wakes_in = 1 << 30;  // it gives the lock up
+    machine.run(40 * kMs);
+  }
+  machine.run(20 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTogether);
+}
+
+// How much of its work it gets done is not counted.
+TEST(ShareBursts, AreWaitedForByNobodyThatCannotBeMeasured) {
+  Machine machine(time_slicing, {}, 64 * kGiB, kFine);
+  in_turns(machine);
+  const ClientId apart = machine.add({.burst = 0.5, .pause = 6, .measured = false});
+  machine.run(5 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+  machine.of(apart).longest_wait = 0;
+  machine.run(5 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+  EXPECT_LE(machine.of(apart).longest_wait, kMs);
+}
+
 // In the moment that tells who leaves gaps bursts wait for each other, which is no work of theirs.
 TEST(ShareBursts, WhatABurstWaitsForOthersHidesNotThatItsProgramPauses) {
   for (unsigned seed = 1; seed <= 12; ++seed) {

@@ -41,6 +41,9 @@ Duration used_in(const Client& client, Instant from, Instant now) {
   return client.share.used + (client.holds_lock() ? now - std::max(client.turn.granted_at, from) : 0);
 }
 
+// It cannot be measured, so it runs beside those of which it is known how they share.
+bool runs_apart(const Gpu& gpu, const Client& client) { return !client.share.is_in_group() && gpu.share_trial.way == SharingWay::kTurns; }
+
 uint64_t group_of(const Gpu& gpu, const Client& client) {
   return in_measured_turns(gpu, client) ? share_group_of(client.tenant) : client.share.group;
 }
@@ -84,7 +87,7 @@ bool leaves_gaps(const Context& context, const Gpu& gpu, const Client& client) {
 
 bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& client) {
   if (!gpu.share_turn.bursts_apart() || !leaves_gaps(context, gpu, client) || context.now >= client.wait.since + kLeast) return false;
-  if (client.share.soon_in_row < kSoonInRow) return false;
+  if (client.share.soon_in_row < kSoonInRow || runs_apart(gpu, client)) return false;
   return std::any_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
     return leaves_gaps(context, gpu, *entry.second) && burst_group_of(gpu, *entry.second) != burst_group_of(gpu, client);
   });
@@ -144,11 +147,15 @@ bool bursts_meet(Context& context, Gpu& gpu) {
 }
 
 // Where turns are tried, or were chosen, and all that use the GPU leave gaps, each burst is a turn: bursts of more work than the GPU can do
-// meet again and again, however far apart they were put.
+// meet again and again, however far apart they were put. One that used it lately counts: each pause of one that else works all the time
+// would have the others told something else, twice. So nothing goes on where nobody, or one alone, used it lately.
 bool bursts_are_turns(const Context& context, const Gpu& gpu) {
-  if (gpu.share_trial.way != SharingWay::kTurns || gpu.share_turn.told > 0) return false;
+  const std::optional<std::vector<ClientId>>& mix = gpu.share_trial.seen;
+  if (gpu.share_trial.way != SharingWay::kTurns || gpu.share_turn.told > 0 || gpu.clients.size() > kBurstsMost) return false;
+  if (!mix || mix->size() < 2) return false;
   const auto leaves = [&](const auto& entry) { return leaves_gaps(context, gpu, *entry.second); };
-  return std::all_of(gpu.holders.begin(), gpu.holders.end(), leaves) && std::all_of(gpu.waiting.begin(), gpu.waiting.end(), leaves);
+  return std::all_of(mix->begin(), mix->end(), [&](ClientId id) { return gpu.clients.at(id).share.gappy; }) &&
+         std::all_of(gpu.holders.begin(), gpu.holders.end(), leaves) && std::all_of(gpu.waiting.begin(), gpu.waiting.end(), leaves);
 }
 
 // The driver divides the GPU among bursts that overlap, so each takes longer and they overlap again the next time: programs that repeat
@@ -277,8 +284,8 @@ void see_who_holds_on(Context& context, Gpu& gpu) {
 }  // namespace
 
 bool takes_turns(const Context& context, const Gpu& gpu, const Client& client) {
-  const bool apart = !client.share.is_in_group() && gpu.share_trial.way == SharingWay::kTurns;  // it cannot be measured
-  const bool beside = in_measured_turns(gpu, client) ? client.share.gappy : apart || client.share.beside_until > context.now;
+  const bool beside =
+      in_measured_turns(gpu, client) ? client.share.gappy : runs_apart(gpu, client) || client.share.beside_until > context.now;
   return !beside && gang_of(context.state, client) == nullptr;
 }
 

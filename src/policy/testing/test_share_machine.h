@@ -116,6 +116,8 @@ class Machine {
   Duration counted() const { return counted_; }
   Program& of(ClientId id) { return programs_.at(id); }
   const std::string& story() const { return story_; }
+  uint64_t told() const { return told_; }    // messages of contention, to all
+  uint64_t wakes() const { return wakes_; }  // how often the policy was woken, as it had asked
   void feed(const Event& event) {
     const Actions actions = step(*state_, event, now_);
     if (++fed_ % 8 == 0) {
@@ -140,6 +142,7 @@ class Machine {
     story_ += std::to_string(now_ / kMs) + ":" + std::to_string(lock.client) + " ";
   }
   void take(const SendContention& told) {
+    ++told_;
     Program& program = programs_.at(told.client);
     program.put_apart += told.idle_release > 0 && told.idle_release != program.release;
     program.release = told.idle_release;
@@ -211,6 +214,8 @@ class Machine {
     if (counting_) counted_ += clockwork_.step;
     now_ += clockwork_.step;
     for (; !events_.empty(); events_.pop_front()) feed(events_.front());
+    const std::optional<Instant> deadline = next_deadline(*state_);
+    wakes_ += deadline && *deadline <= now_;
     feed(Tick{});
     for (auto& [id, program] : programs_) {
       if (program.gone) continue;
@@ -240,7 +245,7 @@ class Machine {
   uint64_t asked_ = 0;
   bool counting_ = false;
   Duration counted_ = 0;
-  uint64_t fed_ = 0;
+  uint64_t fed_ = 0, told_ = 0, wakes_ = 0;
   std::string story_;
 };
 
