@@ -141,7 +141,7 @@ class Workload {
   World world_;
 };
 
-constexpr int64_t kRuns = repeats(300, 30);
+constexpr int64_t kRuns = repeats(300, 12);
 
 void hold(uint64_t base, Traits traits, bool all_finish) {
   const int64_t only = from_environment("NVSHARE_TEST_SEED", -1);
@@ -180,7 +180,7 @@ TEST(PolicyProperties, HoldWhereSharingIsMeasuredWhateverClientsSay) {
 }
 
 TEST(PolicyProperties, TheSameSeedGivesTheSameDecisions) {
-  for (uint64_t seed = 0; seed < 20; ++seed) {
+  for (uint64_t seed = 0; seed < repeats(20u, 4); ++seed) {
     const Traits traits{.host_short = true, .unswappable = true, .failures = true, .deaths = true, .foreign = true, .restarts = true};
     Workload first(seed, traits), second(seed, traits), other(seed + 1000, traits);
     first.run();

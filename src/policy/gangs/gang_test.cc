@@ -385,7 +385,7 @@ class Workload {
   std::set<TenantId> ended_;  // nobody joins them any more
 };
 
-constexpr int64_t kRuns = repeats(200, 30);
+constexpr int64_t kRuns = repeats(200, 12);
 
 void hold(uint64_t base, Traits traits) {
   const int64_t only = from_environment("NVSHARE_TEST_SEED", -1);
@@ -407,7 +407,7 @@ TEST(GangProperties, HoldWhenDrainsAndEvictionsFail) { hold(4'000'000, {.failure
 TEST(GangProperties, HoldWhenTheSchedulerRestarts) { hold(5'000'000, {.deaths = true, .restarts = true}); }
 
 TEST(GangProperties, TheSameSeedGivesTheSameDecisions) {
-  for (uint64_t seed = 0; seed < 20; ++seed) {
+  for (uint64_t seed = 0; seed < repeats(20u, 4); ++seed) {
     const Traits traits{.failures = true, .deaths = true, .restarts = true};
     Workload first(seed, traits), second(seed, traits);
     first.run();

@@ -16,6 +16,7 @@
 
 #include "loop/event_loop.h"
 #include "protocol/report_changes.h"
+#include "repeats.h"
 #include "scheduler/testing/failing_memory.h"
 #include "scheduler/viewers/status_writer.h"
 
@@ -245,7 +246,7 @@ TEST_F(SharedReportsTest, WhatIsWrittenWhileAReportIsMadeIsWhatTheReportSays) {
     writer.made(report_.clients, report_.tenants, part_ == parts_);
   };
   gives_away_ = true;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < repeats(60, 10); ++round) {
     parts_ = static_cast<int>(1 + random() % 12);
     parts_of_clients = static_cast<int>(random() % static_cast<unsigned>(parts_ + 1));
     fails_ = random() % 4 == 0;
@@ -288,7 +289,7 @@ TEST_F(SharedReportsTest, WhereMemoryRunsOutViewersGetTheTextOrAnError) {
   for (const int64_t failing : {1, 6}) {
     bool has_failed = true;
     int texts_in_spite = 0, errors = 0;
-    for (int64_t passing = 0; has_failed; ++passing) {
+    for (int64_t passing = 0; has_failed; passing += repeats(1, 3)) {
       std::vector<SharedReport::Text> texts;
       {
         const FailingMemory memory(passing, failing);
@@ -306,7 +307,7 @@ TEST_F(SharedReportsTest, WhereMemoryRunsOutViewersGetTheTextOrAnError) {
         EXPECT_EQ(read->tenants.size(), i == 2 ? 0 : kTenants) << passing;
       }
     }
-    EXPECT_GT(texts_in_spite, 6) << failing;
+    EXPECT_GT(texts_in_spite, repeats(6, 2)) << failing;
     EXPECT_GT(errors, 0) << failing;
   }
 }
