@@ -48,6 +48,10 @@ target_compile_options(nvshare_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wswitch -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual -Wundef -Wno-missing-field-initializers
   "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Werror;-Wshadow>")
 
+option(NVSHARE_UNITY "Compile several sources at a time, see nvshare_unity; sanitizer builds do it anyway" OFF)
+option(NVSHARE_UNITY_TESTS "The same, of tests alone, as in CI" OFF)
+set(NVSHARE_UNITY_SOURCES 16 CACHE STRING "How many at a time")
+
 add_library(nvshare_sanitizer INTERFACE)
 if(NVSHARE_SANITIZER STREQUAL "address")
   target_compile_options(nvshare_sanitizer INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
@@ -88,20 +92,27 @@ function(nvshare_counts_lines target)
   endif()
 endfunction()
 
-option(NVSHARE_UNITY "Compile several sources at a time, see nvshare_unity; sanitizer builds do it anyway" OFF)
-set(NVSHARE_UNITY_SOURCES 16 CACHE STRING "How many at a time")
-
-# nvshare_unity(TARGET [PORTABLE] [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled 16 (in the demo's 32) at a
+# nvshare_unity(TARGET [PORTABLE] [COUNTED] [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled 16 (in the demo's 32) at a
 # time. Most of what such a build takes is the code of templates (JSON, logging, GoogleTest) that each source would bring along again. Names in unnamed
 # namespaces then must differ within a layer (tools/lint.py, names); sources whose names do not, or that define what their neighbours only declare, stay
 # APART. Why 16: two times eight of the scheduler's take 38.6 s of a processor under AddressSanitizer, together 29.4 s and 1 GiB of memory. More
 # would leave one of two processors idle at the end of a layer. PORTABLE: also in portable builds, where the target is compiled with other options
-# than in a release, so that ccache cannot have it.
+# than in a release, so that ccache cannot have it. COUNTED: also for ./dev coverage, for the same reason.
 # Other builds compile each source by itself; there warnings are errors, and shadowed names are warned of, which neighbours would be here.
+# In CI's release build tests are compiled together as well (NVSHARE_UNITY_TESTS): two thirds of what each takes by itself is reading headers.
+# What a test lacks that its neighbours include, or a name that it shadows, a developer's build says.
 function(nvshare_unity target)
-  cmake_parse_arguments(ARG "PORTABLE" "" "APART" ${ARGN})
-  if(NOT TARGET ${target} OR NOT (NVSHARE_SANITIZER OR NVSHARE_UNITY OR (ARG_PORTABLE AND NVSHARE_PORTABLE)))
+  cmake_parse_arguments(ARG "PORTABLE;COUNTED" "" "APART" ${ARGN})
+  set(together ${NVSHARE_UNITY})
+  if(NVSHARE_SANITIZER OR (ARG_PORTABLE AND NVSHARE_PORTABLE) OR (ARG_COUNTED AND NVSHARE_COVERAGE)
+      OR (NVSHARE_UNITY_TESTS AND target MATCHES "_test$"))
+    set(together ON)
+  endif()
+  if(NOT TARGET ${target} OR NOT together)
     return()
+  endif()
+  if(NOT NVSHARE_SANITIZER AND target MATCHES "_test$")
+    target_compile_options(${target} PRIVATE -Werror)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${NVSHARE_UNITY_SOURCES})
   set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -24,8 +24,6 @@ using protocol::Refused;
 using protocol::ReleaseReason;
 using protocol::ReqLock;
 
-constexpr uint64_t kGiB = 1ULL << 30;
-
 TEST_F(DaemonTest, AfterARestartTheHolderKeepsItsLockAndIdsAreNotReused) {
   TestClient a = client();
   TestClient b = client();

@@ -25,8 +25,6 @@ using protocol::Refused;
 using protocol::ReleaseReason;
 using protocol::ReqLock;
 
-constexpr uint64_t kGiB = 1ULL << 30;
-
 // Of which `status` is written on another thread.
 TEST_F(DaemonTest, AnswersComeInTheOrderOfTheirRequests) {
   start();

@@ -9,13 +9,12 @@
 
 #include "kubernetes/devices/install.h"
 #include "kubernetes/files.h"
+#include "kubernetes/test_amounts.h"
 
 namespace nvshare::kubernetes {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kGib = 1LL << 30;
 
 class ContainerEditsTest : public testing::Test {
  protected:

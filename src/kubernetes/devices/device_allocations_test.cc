@@ -10,11 +10,10 @@
 
 #include "e2e/harness/random.h"
 #include "kubernetes/devices/preference.h"
+#include "kubernetes/test_amounts.h"
 
 namespace nvshare::kubernetes {
 namespace {
-
-constexpr int64_t kGib = 1LL << 30;
 
 std::vector<Gpu> gpus(int count, int64_t gib) {
   std::vector<Gpu> all;

@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "kubernetes/pods/test_checkpoint.h"
+#include "kubernetes/test_amounts.h"
 
 namespace nvshare::kubernetes {
 namespace {
 
 using protocol::admin::PodRequest;
 
-constexpr int64_t kGib = 1LL << 30;
 constexpr char kTrain[] = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
 constexpr char kGpu[] = "nvshare.com/gpu";
 constexpr char kMemory[] = "nvshare.com/gpu-memory";

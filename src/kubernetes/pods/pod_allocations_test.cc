@@ -5,12 +5,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kubernetes/test_amounts.h"
+
 namespace nvshare::kubernetes {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr int64_t kGib = 1LL << 30;
 
 PodDevices devices(const std::set<std::string>& gpus, int units) {
   PodDevices pod;

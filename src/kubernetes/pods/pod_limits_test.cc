@@ -4,12 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kubernetes/test_amounts.h"
+
 namespace nvshare::kubernetes {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kGib = 1LL << 30;
 const ResourceNames kNames = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", {}};
 
 Json container(int gpus, int memory, int cores = 0) {

@@ -36,6 +36,8 @@ class RunningDaemon {
 
 class DaemonTest : public testing::Test {
  protected:
+  static constexpr uint64_t kGiB = 1ULL << 30;
+
   DaemonTest() {
     settings_.runtime_dir = folder_.path() + "/run";
     settings_.lock_dir = folder_.path() + "/lock";
