@@ -232,7 +232,7 @@ std::optional<GangTurn> turn_of_gang(const Context& context, const Gpu& gpu, con
 // are nearly all that it would be asked of.
 bool stays_as_held(const Account& account, bool windowed) {
   const bool throttled = account.throttled, owes = account.ceiling_balance < 0, has_none = account.does.stays == 0;
-  const bool stays_throttled = (throttled & owes & has_none & account.limit.has_ceiling()) != 0;
+  const bool ceiling = account.limit.has_ceiling(), stays_throttled = (throttled & owes & has_none & ceiling) != 0;
   const bool near = windowed || account.ceiling_balance <= -kHalfBandLeast;
   return stays_throttled || (!throttled && !near);
 }
