@@ -509,7 +509,7 @@ static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
 
 // The same of one GPU.
 static void admit_here(Context& context, Gpu& gpu, std::optional<Head>& head) {
-  if (gpu.waiting.empty() || (gpu.quota.behind != nullptr && gpu.queue.free.empty())) return;
+  if (gpu.waiting.empty() || (gpu.quota.limited && gpu.quota.behind != nullptr && gpu.queue.free.empty())) return;
   InOrder queue;
   add_waiting(context, gpu, queue);
   std::sort(queue.begin(), queue.end());
