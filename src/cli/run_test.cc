@@ -39,6 +39,9 @@ std::string content_of(const fs::path& path) {
   return text.str();
 }
 
+const std::string kLongTurns = "env TERM=xterm SIMGPU_TIME_SCALE=1 NVSHARE_SWITCH_TIME_MODE=fixed NVSHARE_SWITCH_TIME_FIXED=8 ";
+const std::string kFills = DEMO_JOB " --bytes 160M --block 4M --compute-us 1000 --seed 5 --steps ";
+
 class RunCommand : public testing::Test {
  protected:
   RunCommand() {
@@ -63,6 +66,21 @@ class RunCommand : public testing::Test {
   }
 
   std::string runtime() const { return (directory_ / "run").string(); }
+
+  // What nvsharectl says to that.
+  std::string asked(const std::string& arguments) const {
+    const std::string file = (directory_ / "asked").string();
+    (void)!std::system((variables_ + NVSHARECTL " " + arguments + " > " + file + " 2>&1 < /dev/null").c_str());
+    return content_of(file);
+  }
+
+  // A program that fills most of the GPU, in turns of 8 s; returns as it runs.
+  void begin_first() const {
+    const std::string command = variables_ + kLongTurns + NVSHARECTL " run --quiet --name first -- " + kFills + "100000";
+    ASSERT_EQ(std::system((command + " > /dev/null 2>&1 < /dev/null &").c_str()), 0);
+    for (int tries = 0; tries < 1000 && asked("status --json").find("\"state\":\"running\"") == std::string::npos; ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 
   // A shell command line, with the test's variables and then `more` ones.
   Ran shell(const std::string& command, const std::string& more = "") const {
@@ -444,54 +462,29 @@ TEST_F(RunCommand, AfterWaitsForTheEndOfAnother) {
 }
 
 TEST_F(RunCommand, AProgramThatWaitsForItsTurnSaysWhoHasTheGpu) {
-  const std::string settings = "env TERM=xterm SIMGPU_TIME_SCALE=1 NVSHARE_SWITCH_TIME_MODE=fixed NVSHARE_SWITCH_TIME_FIXED=8 ";
-  const std::string job = DEMO_JOB " --bytes 160M --block 4M --compute-us 1000 --seed 5 --steps ";
-  const std::string first = (directory_ / "first").string();
-  ASSERT_EQ(
-      std::system(
-          (variables_ + settings + NVSHARECTL " run --quiet --name first -- " + job + "100000 > " + first + " 2>&1 < /dev/null &").c_str()),
-      0);
-  const auto ask = [&](const std::string& arguments) {
-    const std::string file = (directory_ / "asked").string();
-    (void)!std::system((variables_ + NVSHARECTL " " + arguments + " > " + file + " 2>&1 < /dev/null").c_str());
-    return content_of(file);
-  };
-  for (int tries = 0; tries < 1000 && !has(ask("status --json"), "\"state\":\"running\""); ++tries)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  OnATerminal second(variables_ + settings + NVSHARECTL " run --name second -- " + job + "20");  // it prints long after its turn came
+  ASSERT_NO_FATAL_FAILURE(begin_first());
+  OnATerminal second(variables_ + kLongTurns + NVSHARECTL " run --name second -- " + kFills + "20");  // it prints long after its turn came
   EXPECT_TRUE(second.shows("nvshare: waits for its turn on GPU 0: 'first' has it, running for "));
   EXPECT_TRUE(second.shows(" yet; "));
   EXPECT_TRUE(second.shows("\033[0J"));  // it goes when the turn comes
   EXPECT_TRUE(second.shows("checksum"));
   EXPECT_EQ(second.exit_code(), 0);
-  ask("kill first");
+  asked("kill first");
 }
 
 // Only the clients' socket is there, as for a user whom the scheduler takes no admin requests from.
 TEST_F(RunCommand, WhatItWaitsForIsSaidWithoutRightsToo) {
   const fs::path view = directory_ / "view";
   fs::create_directory(view);
-  const std::string settings = "env TERM=xterm SIMGPU_TIME_SCALE=1 NVSHARE_SWITCH_TIME_MODE=fixed NVSHARE_SWITCH_TIME_FIXED=8 ";
-  const std::string job = DEMO_JOB " --bytes 160M --block 4M --compute-us 1000 --seed 5 --steps ";
-  ASSERT_EQ(
-      std::system(
-          (variables_ + settings + NVSHARECTL " run --quiet --name first -- " + job + "100000 > /dev/null 2>&1 < /dev/null &").c_str()),
-      0);
-  const auto ask = [&](const std::string& arguments) {
-    const std::string file = (directory_ / "asked").string();
-    (void)!std::system((variables_ + NVSHARECTL " " + arguments + " > " + file + " 2>&1 < /dev/null").c_str());
-    return content_of(file);
-  };
-  for (int tries = 0; tries < 1000 && !has(ask("status --json"), "\"state\":\"running\""); ++tries)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_NO_FATAL_FAILURE(begin_first());
   fs::create_directory_symlink(runtime() + "/client", view / "client");
-  OnATerminal second(variables_ + settings + "NVSHARE_RUNTIME_DIR=" + view.string() + " " NVSHARECTL " run -- " + job + "10");
+  OnATerminal second(variables_ + kLongTurns + "NVSHARE_RUNTIME_DIR=" + view.string() + " " NVSHARECTL " run -- " + kFills + "10");
   EXPECT_TRUE(second.shows("nvshare: waits for "));
   EXPECT_TRUE(second.shows(" so far"));
   EXPECT_TRUE(second.shows("\033[0J"));  // it goes when the turn comes
   EXPECT_TRUE(second.shows("checksum"));
   EXPECT_EQ(second.exit_code(), 0);
-  ask("kill first");
+  asked("kill first");
 }
 
 TEST_F(RunCommand, WaitsForAFreeGpuWhichKillGives) {
