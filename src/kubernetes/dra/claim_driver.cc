@@ -56,8 +56,15 @@ Result<void> ClaimDriver::look_at_record() {
   ClaimAllocations now;
   for (const Claim& claim : (*record)->claims) now.restore(claim);
   allocations_ = std::move(now);
+  left_in_record_.clear();
   compare_pods();
   return {};
+}
+
+Result<void> ClaimDriver::write_record() {
+  auto written = record_.write(allocations_.claims());
+  if (written) left_in_record_.clear();
+  return written;
 }
 
 Result<ClaimRecordFile::Held> ClaimDriver::hold_record() {
@@ -105,10 +112,13 @@ Result<void> ClaimDriver::put_in_force(const Claim& claim) {
   return {};
 }
 
-void ClaimDriver::undo(const Claim& claim) {
+void ClaimDriver::undo(const Claim& claim, bool is_recorded) {
   allocations_.remove(claim.uid);
   compare_pods();
-  if (auto ok = write_record(); !ok) spdlog::error("{}", ok.error().text);
+  if (auto ok = write_record(); !ok) {
+    spdlog::error("{}", ok.error().text);
+    if (is_recorded) left_in_record_.insert(claim.uid);
+  }
   unlink(cdi_file_of(options_.cdi_dir, claim.uid).c_str());
   (void)publish_limits();  // else it is published when a scheduler answers
 }
@@ -121,24 +131,26 @@ std::vector<PreparedDevice> ClaimDriver::answer_of(const Claim& claim) const {
   return devices;
 }
 
-Result<void> ClaimDriver::prepare_claim(const Claim& claim) {
+Result<void> ClaimDriver::prepare_claim(const Claim& claim, const GivenUp& given_up) {
   Lock lock(mutex_);
   const auto held = hold_record();
   if (!held) return held.error();
   const bool was_known = allocations_.find(claim.uid) != nullptr;
+  if (!was_known && given_up && given_up()) return error_format("the kubelet has given the call up");
   if (auto ok = allocations_.admit(claim, options_.devices); !ok) return ok;
   if (!was_known) compare_pods();
   Result<void> done = was_known ? Result<void>() : write_record();
+  const bool is_recorded = static_cast<bool>(done);
   if (done) done = put_in_force(claim);
-  if (!done && !was_known) undo(claim);
+  if (!done && !was_known) undo(claim, is_recorded);
   if (done && !was_known)
     spdlog::info("claim {}/{} is prepared: {} shares for pod {}", claim.name_space, claim.name, claim.shares.size(), claim.pod);
   return done;
 }
 
-Result<std::vector<PreparedDevice>> ClaimDriver::prepare(const ClaimName& name) {
+Result<std::vector<PreparedDevice>> ClaimDriver::prepare(const ClaimName& name, const GivenUp& given_up) {
   Result<Claim> claim = find_or_fetch(name);
-  const Result<void> done = claim ? prepare_claim(*claim) : Result<void>(claim.error());
+  const Result<void> done = claim ? prepare_claim(*claim, given_up) : Result<void>(claim.error());
   report_compared();
   if (!done) {
     spdlog::error("claim {}/{} is not prepared: {}", name.name_space, name.name, done.error().text);
@@ -159,7 +171,7 @@ Result<void> ClaimDriver::unprepare_claim(const std::string& claim_uid) {
   const auto held = hold_record();
   if (!held) return held.error();
   const Claim* known = allocations_.find(claim_uid);
-  if (known == nullptr) return {};
+  if (known == nullptr) return left_in_record_.contains(claim_uid) ? write_record() : Result<void>();
   const Claim claim = *known;
   allocations_.remove(claim_uid);
   if (auto ok = write_record(); !ok) {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,15 +47,18 @@ class ClaimDriver {
  public:
   // The ResourceClaim as the API server has it. Called without a lock, from several threads at a time.
   using Fetch = std::function<Result<std::string>(const ClaimName&)>;
+  // Whether nobody waits for the call's answer any more. From any thread, with the mutex held; must not wait.
+  using GivenUp = std::function<bool()>;
 
   // Takes over what an earlier driver prepared. The loop publishes limits; nothing else on it may call this: claims wait for the loop
   // with the mutex held. An error: the record cannot be read, or is a later version's.
   static Result<std::unique_ptr<ClaimDriver>> open(LoopThread& loop, DriverOptions options, Fetch fetch);
 
   // The same answer as often as it is asked; of a claim that is prepared already without the API server. An error leaves nothing behind
-  // of a claim that was not prepared before.
-  Result<std::vector<PreparedDevice>> prepare(const ClaimName& name);
-  // A claim that is not known is unprepared. Needs neither the API server nor the scheduler.
+  // of a claim that was not prepared before. Nor does a call that the kubelet has given up: it may have unprepared the claim since then,
+  // and would never do so again.
+  Result<std::vector<PreparedDevice>> prepare(const ClaimName& name, const GivenUp& given_up = {});
+  // A claim that is not known is unprepared. Needs neither the API server nor the scheduler. An error: the next driver would take it over.
   Result<void> unprepare(const std::string& claim_uid);
 
   // What the API server has of this node's pods. Pods that share a claim become one tenant, annotations lower what claims give. Any thread;
@@ -80,11 +84,11 @@ class ClaimDriver {
   Result<void> take_over();
   void take_over_pods() REQUIRES(mutex_);
   Result<Claim> find_or_fetch(const ClaimName& name);
-  Result<void> prepare_claim(const Claim& claim);
+  Result<void> prepare_claim(const Claim& claim, const GivenUp& given_up);
   Result<void> unprepare_claim(const std::string& claim_uid);
   Result<void> look_at_record() REQUIRES(mutex_);
   Result<ClaimRecordFile::Held> hold_record() REQUIRES(mutex_);
-  Result<void> write_record() REQUIRES(mutex_) { return record_.write(allocations_.claims()); }
+  Result<void> write_record() REQUIRES(mutex_);
   Result<void> put_in_force(const Claim& claim) REQUIRES(mutex_);
   Result<void> publish_limits() REQUIRES(mutex_);
   void want_limits() REQUIRES(mutex_) { publisher_->set_wanted(pods_.limits(allocations_), false); }
@@ -93,7 +97,7 @@ class ClaimDriver {
   void remove_leftovers() REQUIRES(mutex_);
   void report_compared() EXCLUDES(mutex_);
   void report(PodLimits::Changes changes) const EXCLUDES(mutex_);
-  void undo(const Claim& claim) REQUIRES(mutex_);
+  void undo(const Claim& claim, bool is_recorded) REQUIRES(mutex_);
   std::vector<PreparedDevice> answer_of(const Claim& claim) const;
 
   LoopThread& loop_;
@@ -101,7 +105,8 @@ class ClaimDriver {
   const Fetch fetch_;
   mutable Mutex mutex_;
   ClaimRecordFile record_ GUARDED_BY(mutex_);
-  ClaimAllocations allocations_ GUARDED_BY(mutex_);  // as the record had it when it was last looked at
+  ClaimAllocations allocations_ GUARDED_BY(mutex_);          // as the record had it when it was last looked at
+  std::set<std::string> left_in_record_ GUARDED_BY(mutex_);  // claims that it still has, as it could not be written when they were undone
   ClaimPods pods_ GUARDED_BY(mutex_);
   PodLimits::Changes unreported_ GUARDED_BY(mutex_);
   std::unique_ptr<LimitPublisher> publisher_;  // set before others see this

@@ -149,6 +149,42 @@ TEST_F(DraDriverTest, AStepThatFailsLeavesNothingBehindAndTheNextTryMayDo) {
   EXPECT_EQ(scheduler_->limits_of(pod_uid(1)), "4096/25" + kFourGib);
 }
 
+// The claim is in the record when the disk fills and the scheduler goes, so that it can be neither kept nor undone. The kubelet gives the
+// pod up and is not to take it for unprepared as long as the next driver would take it over.
+TEST_F(DraDriverTest, WhatCouldNotBeUndoneIsUnpreparedOnceTheRecordSaysSo) {
+  stop_scheduler();
+  const std::string socket_path = options_.runtime_dir + protocol::kAdminSocket;
+  fs::create_directories(fs::path(socket_path).parent_path());
+  const FileDescriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", socket_path.c_str());
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(listener.get(), 4), 0);
+  std::jthread scheduler_that_goes([&] {
+    while (true) {
+      const FileDescriptor client(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!client) return;
+      const auto record = read_file(options_.state_dir + "/dra-claims.jsonl");
+      if (!record || record->find(test_uid(1)) == std::string::npos) continue;
+      fs::rename(options_.state_dir, options_.state_dir + ".away");
+      ASSERT_TRUE(write_file_atomically(options_.state_dir, "no folder: nothing can be written"));
+    }
+  });
+  ASSERT_TRUE(start_driver());
+  add(1, {{0, "4Gi", "25"}});
+  EXPECT_NE(prepare(1), "");
+  ASSERT_TRUE(fs::exists(options_.state_dir + ".away"));
+  EXPECT_FALSE(driver_->unprepare(test_uid(1)));
+  EXPECT_TRUE(driver_->unprepare(test_uid(2))) << "never known";
+  fs::remove(options_.state_dir);
+  fs::rename(options_.state_dir + ".away", options_.state_dir);
+  EXPECT_TRUE(driver_->unprepare(test_uid(1)));
+  shutdown(listener.get(), SHUT_RDWR);
+  ASSERT_TRUE(start_driver());
+  EXPECT_EQ(driver_->prepared(), 0U);
+}
+
 TEST_F(DraDriverTest, UnpreparingNeedsNeitherTheClaimNorTheScheduler) {
   ASSERT_TRUE(start_driver());
   add(1, {{0, "4Gi", "25"}});

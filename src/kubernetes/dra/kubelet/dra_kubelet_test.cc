@@ -128,6 +128,28 @@ TEST_F(DraKubeletTest, EachClaimOfACallHasItsOwnEntryAndError) {
   EXPECT_EQ(specs(), 0U);
 }
 
+// The kubelet ends, or its patience does, while the API server is asked; meanwhile the pod goes. Nobody would unprepare the claims again.
+TEST_F(DraKubeletTest, WhatWasUnpreparedWhileItWasLookedUpStaysUnprepared) {
+  start_driver();
+  ASSERT_TRUE(kubelet_->find_driver());
+  add(1, {{0, "8Gi", "50"}});
+  add(2, {{0, "8Gi", "50"}});
+  {
+    const std::lock_guard api_server_is_slow(mutex_);
+    EXPECT_FALSE(kubelet_->prepare({test_claim_name(1), test_claim_name(2)}, std::chrono::milliseconds(300)));
+    EXPECT_TRUE(kubelet_->unprepare({test_claim_name(1), test_claim_name(2)}));
+  }
+  server_.reset();  // waits for the call
+  EXPECT_EQ(driver_->prepared(), 0U);
+  EXPECT_EQ(specs(), 0U);
+  start_driver();
+  ASSERT_TRUE(kubelet_->find_driver());
+  add(3, {{0, "16Gi", "100"}});
+  const auto prepared = kubelet_->prepare({test_claim_name(3)});
+  ASSERT_TRUE(prepared) << prepared.error().text;
+  EXPECT_EQ(prepared->at(test_uid(3)).error, "");
+}
+
 // Kubernetes' allocator, as far as sums over a GPU go.
 struct Allocator {
   int64_t memory_mib[kGpus] = {};

@@ -37,12 +37,15 @@ void fill_device(const PreparedDevice& prepared, Device* device) {
   }
 }
 
-// Each claim of a call has an entry in the answer; an error is in its entry, so that others of the pod are prepared.
+// Each claim of a call has an entry in the answer; an error is in its entry, so that others of the pod are prepared. A call that was given
+// up (the kubelet has ended, or its patience) begins with no more of them.
 template <typename Request, typename Response>
-void prepare_all(ClaimDriver& driver, const Request& request, Response* response) {
+void prepare_all(ClaimDriver& driver, const grpc::ServerContext& context, const Request& request, Response* response) {
+  const auto given_up = [&context] { return context.IsCancelled(); };
   for (const auto& claim : request.claims()) {
+    if (given_up()) return;
     auto& entry = (*response->mutable_claims())[claim.uid()];
-    Result<std::vector<PreparedDevice>> prepared = driver.prepare({claim.namespace_(), claim.name(), claim.uid()});
+    Result<std::vector<PreparedDevice>> prepared = driver.prepare({claim.namespace_(), claim.name(), claim.uid()}, given_up);
     if (!prepared) {
       entry.set_error(prepared.error().text);
       continue;
@@ -64,9 +67,9 @@ void unprepare_all(ClaimDriver& driver, const Request& request, Response* respon
 class ServiceV1 : public api::v1::DRAPlugin::Service {
  public:
   explicit ServiceV1(ClaimDriver& driver) : driver_(driver) {}
-  grpc::Status NodePrepareResources(grpc::ServerContext*, const api::v1::NodePrepareResourcesRequest* request,
+  grpc::Status NodePrepareResources(grpc::ServerContext* context, const api::v1::NodePrepareResourcesRequest* request,
                                     api::v1::NodePrepareResourcesResponse* response) override {
-    prepare_all(driver_, *request, response);
+    prepare_all(driver_, *context, *request, response);
     return grpc::Status::OK;
   }
   grpc::Status NodeUnprepareResources(grpc::ServerContext*, const api::v1::NodeUnprepareResourcesRequest* request,
@@ -82,9 +85,9 @@ class ServiceV1 : public api::v1::DRAPlugin::Service {
 class ServiceV1Beta1 : public api::v1beta1::DRAPlugin::Service {
  public:
   explicit ServiceV1Beta1(ClaimDriver& driver) : driver_(driver) {}
-  grpc::Status NodePrepareResources(grpc::ServerContext*, const api::v1beta1::NodePrepareResourcesRequest* request,
+  grpc::Status NodePrepareResources(grpc::ServerContext* context, const api::v1beta1::NodePrepareResourcesRequest* request,
                                     api::v1beta1::NodePrepareResourcesResponse* response) override {
-    prepare_all(driver_, *request, response);
+    prepare_all(driver_, *context, *request, response);
     return grpc::Status::OK;
   }
   grpc::Status NodeUnprepareResources(grpc::ServerContext*, const api::v1beta1::NodeUnprepareResourcesRequest* request,

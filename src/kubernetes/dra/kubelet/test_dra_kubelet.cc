@@ -55,10 +55,11 @@ PreparedDevice read_device(const Device& device) {
 }
 
 template <typename Plugin, typename Request, typename Response>
-Result<TestDraKubelet::Entries> call_prepare(const std::string& socket, const std::vector<ClaimName>& claims) {
+Result<TestDraKubelet::Entries> call_prepare(const std::string& socket, const std::vector<ClaimName>& claims,
+                                             std::chrono::milliseconds patience) {
   auto stub = Plugin::NewStub(dial(socket));
   grpc::ClientContext context;
-  set_deadline(&context);
+  context.set_deadline(std::chrono::system_clock::now() + patience);
   Request request;
   add_claims(claims, &request);
   Response response;
@@ -169,13 +170,13 @@ Result<std::string> TestDraKubelet::register_driver(const std::string& socket) {
   return parts_->version;
 }
 
-Result<TestDraKubelet::Entries> TestDraKubelet::prepare(const std::vector<ClaimName>& claims) {
+Result<TestDraKubelet::Entries> TestDraKubelet::prepare(const std::vector<ClaimName>& claims, std::chrono::milliseconds patience) {
   if (parts_->version == "v1.DRAPlugin") {
     return call_prepare<dra_api::v1::DRAPlugin, dra_api::v1::NodePrepareResourcesRequest, dra_api::v1::NodePrepareResourcesResponse>(
-        parts_->endpoint, claims);
+        parts_->endpoint, claims, patience);
   }
   return call_prepare<dra_api::v1beta1::DRAPlugin, dra_api::v1beta1::NodePrepareResourcesRequest,
-                      dra_api::v1beta1::NodePrepareResourcesResponse>(parts_->endpoint, claims);
+                      dra_api::v1beta1::NodePrepareResourcesResponse>(parts_->endpoint, claims, patience);
 }
 
 Result<TestDraKubelet::Entries> TestDraKubelet::unprepare(const std::vector<ClaimName>& claims) {

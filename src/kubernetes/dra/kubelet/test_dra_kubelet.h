@@ -2,6 +2,7 @@
 // No gRPC in this header. Not thread-safe.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -33,7 +34,8 @@ class TestDraKubelet {
     bool operator==(const Entry&) const = default;
   };
   using Entries = std::map<std::string, Entry>;  // by the claim's UID
-  Result<Entries> prepare(const std::vector<ClaimName>& claims);
+  // It gives the call up after `patience`.
+  Result<Entries> prepare(const std::vector<ClaimName>& claims, std::chrono::milliseconds patience = std::chrono::seconds(45));
   Result<Entries> unprepare(const std::vector<ClaimName>& claims);
 
   // Reads the devices' health until it is as wanted: "pool/device" to "healthy" or "unhealthy: why". An error: the driver has ended it.
