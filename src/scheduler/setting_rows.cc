@@ -372,7 +372,7 @@ std::vector<Row> rows_of_memory() {
        "while a program runs, the memory of the one that comes next moves in beside it, as far as it fits (off)"},
       {"sharing", choice<Sharing>({std::begin(kSharing), std::end(kSharing)}, &Settings::sharing), kLive,
        "how tenants share a GPU where memory fits and no compute limit applies: together, as the driver runs them, in turns of 100 ms, "
-       "which saturating programs get more done in, or as measured, whichever gets more done (together)"},
+       "which saturating programs get more done in, or whichever of the two gets more done, as measured (auto)"},
       {"latency_target", duration(kMillisecond, 10 * kSecond, &Config::latency_target), kLive,
        "where tenants take turns without moving memory, one that gives the GPU up by itself has waited for at most so long (50ms)"},
       {"mps", on_or_off(&Settings::mps), kAtStart,

@@ -44,7 +44,7 @@ struct Settings {
   double gpu_memory_oversub_ratio = 1.0;         // what runs reserved on a GPU, in sum, over its memory
   HostArena host_arena = HostArena::kAuto;
   bool skip_unchanged = false;  // what did not change since it came in leaves without a copy
-  Sharing sharing = Sharing::kTogether;
+  Sharing sharing = Sharing::kAuto;
   bool mps = false;                                // one MPS daemon for each user whose programs ask for it
   policy::Duration take_over_patience = 0;         // so long another scheduler that serves the same folder may take to end
   std::optional<policy::Duration> exit_when_idle;  // ends when no client was there for so long

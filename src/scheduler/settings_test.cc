@@ -32,6 +32,7 @@ TEST(Settings, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(settings->policy.switch_time_multiplier, 5);
   EXPECT_EQ(settings->runtime_dir, "/run/nvshare");
   EXPECT_EQ(settings->log_level, "info");
+  EXPECT_EQ(settings->sharing, Sharing::kAuto);
   EXPECT_FALSE(settings->policy.memory_reserve_percent);
 }
 

@@ -51,7 +51,7 @@ CHECKS = {
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
     "steady": (steady.steady_check, 240),  # --plan full: 420
     "sharing": (sharing.sharing, 360),  # --rows auto: 280
-    "co_run": (training.co_run, 190),
+    "co_run": (training.co_run, 260),
     "torch_train": (training.torch_train, 480),
 }
 OF_PLAN_S = {"bursty": 180}  # of quota; others leave rows out where --budget is short

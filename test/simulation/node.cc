@@ -49,7 +49,7 @@ void Node::start_engine() {
   options.settings.policy = plan_.policy;
   options.settings.restart_grace = kRestartGrace;
   options.settings.gpus_per_user = plan_.gpus;
-  if (plan_.sharing_measured) options.settings.sharing = scheduler::Sharing::kAuto;
+  options.settings.sharing = plan_.sharing_measured ? scheduler::Sharing::kAuto : scheduler::Sharing::kTogether;
   if (canary_ == Canary::kDepartedIsFree) options.settings.policy.departed_grace = options.settings.policy.watched_grace = 0;
   if (canary_ == Canary::kContextsFree) options.settings.policy.overhead_default = 0;
   options.epoch = 1000 + ++lives_;
