@@ -107,7 +107,7 @@ class DriverPoolPages {
 
   static constexpr size_t kBytes = 4096;
   Mutex mutex_;
-  CUdeviceptr pages_[Process::kDevicesMax] GUARDED_BY(mutex_) = {};
+  CUdeviceptr pages_[kDevicesMax] GUARDED_BY(mutex_) = {};
 };
 constinit DriverPoolPages driver_pool_pages;
 

@@ -10,7 +10,7 @@ namespace {
 
 // Memory of cuMemAlloc and its kin is no virtual memory to the program, though it is to the driver: what takes virtual memory refuses it,
 // as it does without us. Nothing of ours may be unmapped, mapped over, handed out or changed.
-bool is_plain(Process& process, CUdeviceptr address, size_t bytes) { return process.holds(address, bytes); }
+bool is_plain(Process& process, CUdeviceptr address, size_t bytes) { return process.overlaps(address, bytes); }
 
 template <auto Function, bool PerThread>
 CUresult map_arrays(Entry entry, CUarrayMapInfo* list, unsigned count, CUstream stream) {

@@ -2,7 +2,6 @@
 
 #include <atomic>
 
-#include "interposer/gate/gate.h"
 #include "interposer/log.h"
 #include "interposer/memory/blocks/address_book.h"
 #include "interposer/memory/limits/charges.h"
@@ -25,11 +24,6 @@ constexpr size_t kSlabShare = 1024;  // of the GPU, for one slab: what is free i
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 CUstream resolve(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? cuda::CU_STREAM_PER_THREAD : stream; }
-
-uint64_t thread_of(CUstream stream) {
-  Mark* mark = stream == cuda::CU_STREAM_PER_THREAD ? Gate::mark() : nullptr;
-  return mark != nullptr ? mark->thread.load(std::memory_order_relaxed) : 0;
-}
 
 // Copies open memory to other GPUs only where the program sees some. With one GPU pools share the slabs of plain memory: slabs of their own
 // are 2 MiB more for each size class.
@@ -189,7 +183,7 @@ CUresult Allocations::allocate_async(CUdeviceptr* address, size_t bytes, CUstrea
   if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX / 2 || !charge(device_, charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   stream = resolve(stream, per_thread);
-  const CUdeviceptr reused = stream_frees_.reuse(bytes, stream, thread_of(stream), context);
+  const CUdeviceptr reused = stream_frees_.reuse(bytes, stream, Captures::thread_of(stream), context);
   if (reused != 0) {
     Lock lock(blocks_.mutex);
     blocks_.set_requested(reused, bytes);
@@ -215,7 +209,7 @@ bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thre
   pending.reusable = use_of_pools() == SlabUse::kPlain || is_of_pool(address);
   pending.address = address;
   pending.stream = resolve(stream, per_thread);
-  pending.thread = thread_of(pending.stream);
+  pending.thread = Captures::thread_of(pending.stream);
   pending.stream_context = context;
   const RealDriver& driver = real_driver();
   *result = driver.cuEventCreate(&pending.event, cuda::CU_EVENT_DISABLE_TIMING);

@@ -8,14 +8,10 @@ namespace nvshare::interposer {
 using cuda::CUcontext;
 using cuda::CUstream;
 
-namespace {
-
-uint64_t capturing_thread(CUstream stream) {
+uint64_t Captures::thread_of(CUstream stream) {
   Mark* mark = stream == cuda::CU_STREAM_PER_THREAD ? Gate::mark() : nullptr;
   return mark != nullptr ? mark->thread.load(std::memory_order_relaxed) : 0;
 }
-
-}  // namespace
 
 void Captures::begins(CUstream stream) {
   const RealDriver& driver = real_driver();
@@ -23,7 +19,7 @@ void Captures::begins(CUstream stream) {
   if (driver.cuStreamGetCtx(stream, &context) != cuda::CUDA_SUCCESS) driver.cuCtxGetCurrent(&context);
   Lock lock(mutex_);
   while (synchronizing_ > 0) changed_.wait(mutex_);
-  known_.push_back({++last_, stream, capturing_thread(stream), context});
+  known_.push_back({++last_, stream, thread_of(stream), context});
   count_.fetch_add(1, std::memory_order_acq_rel);
   gate_.set(Gate::kCapturing);
 }
@@ -44,7 +40,7 @@ void Captures::forget(size_t most, Which which) {
 }
 
 void Captures::ended(CUstream stream) {
-  const uint64_t thread = capturing_thread(stream);
+  const uint64_t thread = thread_of(stream);
   forget(1, [&](const Capture& each) { return each.stream == stream && each.thread == thread; });
 }
 

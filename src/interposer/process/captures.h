@@ -21,6 +21,9 @@ class Captures {
  public:
   explicit Captures(Gate& gate) : gate_(gate) {}
 
+  // The calling thread's number if `stream` is the default stream of its own, else 0: in each thread that handle names another stream.
+  static uint64_t thread_of(cuda::CUstream stream);
+
   // Streams capture now.
   bool capturing() const { return count_.load(std::memory_order_acquire) > 0; }
 

@@ -49,7 +49,6 @@ bool PeerAccess::is_open(CUcontext context, int ordinal) {
 }
 
 void PeerAccess::tell(uint32_t ordinals) {
-  static_assert(kDevicesMax == Process::kDevicesMax);
   for (int ordinal = 0; ordinal < kDevicesMax; ++ordinal) {
     if ((ordinals >> ordinal & 1) == 0) continue;
     uint32_t mask = 1u << ordinal;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
+#include "interposer/process/devices_max.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {
@@ -31,7 +32,6 @@ class PeerAccess {
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
-  static constexpr int kDevicesMax = 16;  // Process::kDevicesMax
   struct Pair {
     cuda::CUcontext from;  // may use memory of
     cuda::CUcontext to;

@@ -71,9 +71,9 @@ void Process::program_ends() {
 
 Process& this_process() { return made_once<Process>(); }
 
-CUresult Process::start() {
+void Process::start() {
   Lock lock(attach_mutex_);
-  if (active()) return cuda::CUDA_SUCCESS;
+  if (active()) return;
   gate.on_thread_end([](uint64_t thread) { this_process().captures.left_with_thread(thread); });
   gate.initialise();
   backend_ = value_of(kBackend);
@@ -88,7 +88,6 @@ CUresult Process::start() {
   pthread_atfork(nullptr, nullptr, in_forked_child);
   atexit(at_program_exit);
   active_.store(true, std::memory_order_release);
-  return cuda::CUDA_SUCCESS;
 }
 
 // ---- devices ----
@@ -192,7 +191,7 @@ void Process::set_sync_memops(cuda::CUdeviceptr address, bool wanted) {
   ipc.set_sync_memops(address, wanted);
 }
 
-bool Process::holds(cuda::CUdeviceptr address, size_t bytes) {
+bool Process::overlaps(cuda::CUdeviceptr address, size_t bytes) {
   bool found = ipc.overlaps(address, bytes);
   for_each_device([&](Device& device) { found = found || device.memory().blocks.overlaps(address, bytes); });
   return found;

@@ -18,6 +18,7 @@
 #include "interposer/process/captures.h"
 #include "interposer/process/contexts.h"
 #include "interposer/process/device.h"
+#include "interposer/process/devices_max.h"
 #include "interposer/process/green_contexts.h"
 #include "interposer/process/ipc.h"
 #include "interposer/process/peers.h"
@@ -27,11 +28,9 @@ namespace nvshare::interposer {
 
 class Process {
  public:
-  static constexpr int kDevicesMax = 16;
-
-  // After the driver's cuInit succeeded. Without a scheduler where one is required, contexts are refused later, not cuInit: only then is
-  // it known which GPU is meant.
-  cuda::CUresult start();
+  // After the driver's cuInit succeeded; once. Without a scheduler where one is required, contexts are refused later, not cuInit: only then
+  // is it known which GPU is meant.
+  void start();
   bool active() const { return active_.load(std::memory_order_acquire); }
 
   // The GPU of the calling thread's current context, made known if it was not. Null when the driver is to answer: without a current
@@ -56,7 +55,7 @@ class Process {
   // fill of the program ends before it returns.
   void set_sync_memops(cuda::CUdeviceptr address, bool wanted);
   // Some of the range is memory that we made for the program, on any GPU, or imported: no virtual memory to the program.
-  bool holds(cuda::CUdeviceptr address, size_t bytes);
+  bool overlaps(cuda::CUdeviceptr address, size_t bytes);
   // The same for the program's own managed memory.
   Device* managed_owner(cuda::CUdeviceptr address);
 

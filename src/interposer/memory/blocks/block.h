@@ -24,8 +24,8 @@ enum class ChunkState : uint8_t {
 struct Chunk {
   cuda::CUmemGenericAllocationHandle handle = 0;
   HostSlot host;  // kSwapped: the bytes. kResident: a copy that is known to be true, as the program has not run since (else none)
-  RetainedCopy
-      kept;  // kResident, while there is no `host`: a copy that was true when the program began to run. Guarded by the mutex always
+  // kResident, while there is no `host`: a copy that was true when the program began to run. Guarded by the mutex always.
+  RetainedCopy kept;
   uint32_t bytes = 0;
   uint32_t accessors = 0;  // GPUs (bits) that may use the mapping
   ChunkState state = ChunkState::kFresh;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
+#include "interposer/process/devices_max.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {
@@ -81,7 +82,6 @@ class Pools {
 
  private:
   static constexpr size_t kBuckets = 1024;
-  static constexpr int kDevicesMax = 16;
   Pool* lookup(cuda::CUmemoryPool pool) REQUIRES(mutex_);
   std::vector<Placed>& bucket(cuda::CUdeviceptr address) { return placed_[(address >> 9) * 0x9e3779b97f4a7c15ull >> 54]; }
   static size_t reserved(size_t used);
