@@ -372,27 +372,36 @@ bool HostArena::build_one() {
     segment.owner = loan.owner;
     segment.pinned_in = pinned ? context : nullptr;
     segment.unpinnable = !pinned;
-    auto vacant = std::find_if(segments_.begin(), segments_.end(), [](const HostSegment& each) { return !each.there(); });
-    if (vacant != segments_.end()) {
-      *vacant = segment;
-    } else {
-      segments_.push_back(segment);
-    }
-    ready_ += loan.bytes;
+    add(segment);
   } else if (!stale) {
-    lent_ -= loan.bytes;
-    returned_.push_back(loan.id);
-    if (own && own_.found_short()) {  // then let it be the scheduler's
-      ask(asked_, urgent_ || waiters_ > 0);
-    } else {
-      log(LogLevel::kWarning, "host memory is short: the swap arena cannot grow by %zu MiB", loan.bytes >> 20);
-      asked_ = std::min(asked_, lent_);
-      refused_ = true;
-    }
+    return_unmade(loan);
   }
   notify();
   device_.turns().memory_changed();
   return true;
+}
+
+// Numbers of segments stay: slots name them.
+void HostArena::add(const HostSegment& segment) {
+  auto vacant = std::find_if(segments_.begin(), segments_.end(), [](const HostSegment& each) { return !each.there(); });
+  if (vacant != segments_.end()) {
+    *vacant = segment;
+  } else {
+    segments_.push_back(segment);
+  }
+  ready_ += segment.bytes;
+}
+
+void HostArena::return_unmade(const Loan& loan) {
+  lent_ -= loan.bytes;
+  returned_.push_back(loan.id);
+  if (loan.owner == ArenaOwner::kProcess && own_.found_short()) {  // then let it be the scheduler's
+    ask(asked_, urgent_ || waiters_ > 0);
+    return;
+  }
+  log(LogLevel::kWarning, "host memory is short: the swap arena cannot grow by %zu MiB", loan.bytes >> 20);
+  asked_ = std::min(asked_, lent_);
+  refused_ = true;
 }
 
 // What lost its registration with the context that it was made in.

@@ -103,6 +103,8 @@ class HostArena {
   bool unmap_one() REQUIRES(mutex_);  // given up meanwhile
   bool build_one() REQUIRES(mutex_);  // given up meanwhile
   bool pin_one() REQUIRES(mutex_);    // given up meanwhile
+  void add(const HostSegment& segment) REQUIRES(mutex_);
+  void return_unmade(const Loan& loan) REQUIRES(mutex_);  // no memory was to be had for it
 
   Device& device_;
   OwnMemory own_;

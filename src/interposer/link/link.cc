@@ -45,23 +45,10 @@ bool Link::start(const char* waits_because) {
   }
   device_.memory().arena.configure();
   device_.swap_engine().unchanged().configure();
-  int64_t deadline = now_ns() + kStartPatience_ns;
-  bool waits_told = false;
-  while (!connect_once()) {
-    if (errno != ENOENT && errno != EACCES && errno != EPROTO && now_ns() <= deadline) {
-      sleep_ns(kReconnectFirst_ns);
-      continue;
-    }
-    if (waits_because == nullptr || barred()) {
-      device_.limit().alone();
-      if (!barred()) device_.limit().log_limit();
-      return false;
-    }
-    if (!waits_told) {
-      log(LogLevel::kWarning, "no nvshare-scheduler answers: this program waits for one before it uses the GPU, because %s", waits_because);
-    }
-    waits_told = true;
-    sleep_ns(kWaitStep_ns);
+  if (!find_scheduler(waits_because)) {
+    device_.limit().alone();
+    if (!barred()) device_.limit().log_limit();
+    return false;
   }
   wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   gate_wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -75,6 +62,25 @@ bool Link::start(const char* waits_because) {
     close();
     device_.limit().alone();
     return false;
+  }
+  return true;
+}
+
+// One that is being restarted may take a moment.
+bool Link::find_scheduler(const char* waits_because) {
+  const int64_t deadline = now_ns() + kStartPatience_ns;
+  bool waits_told = false;
+  while (!connect_once()) {
+    if (errno != ENOENT && errno != EACCES && errno != EPROTO && now_ns() <= deadline) {
+      sleep_ns(kReconnectFirst_ns);
+      continue;
+    }
+    if (waits_because == nullptr || barred()) return false;
+    if (!waits_told) {
+      log(LogLevel::kWarning, "no nvshare-scheduler answers: this program waits for one before it uses the GPU, because %s", waits_because);
+    }
+    waits_told = true;
+    sleep_ns(kWaitStep_ns);
   }
   return true;
 }

@@ -22,7 +22,8 @@ class Link {
  public:
   explicit Link(Device& device) : device_(device) {}
 
-  // Connects and registers. False: no scheduler; the client stays unshared for good. With a reason to wait it waits until there is one.
+  // Connects, registers, and starts the threads. False: no scheduler; the client stays unshared for good. With a reason to wait it waits
+  // until there is one. Once, before any other function.
   bool start(const char* waits_because);
   bool shared() const { return shared_.load(std::memory_order_acquire); }
 
@@ -70,7 +71,8 @@ class Link {
  private:
   static void* thread_body(void* self);
   void run();
-  bool connect_once();
+  bool find_scheduler(const char* waits_because);
+  bool connect_once();  // false: errno says why, EPROTO where the scheduler refused or said what is not understood
   bool handshake(int fd, const protocol::Register& hello, protocol::Registered* terms);
   protocol::Register registration();
   void disconnected();

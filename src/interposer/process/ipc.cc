@@ -28,6 +28,9 @@ constexpr int64_t kExporterPatience_ns = 10'000'000'000;  // for the exporter's 
 
 bool is_ours(const IpcToken& token) { return memcmp(token.magic, kMagic, sizeof kMagic) == 0; }
 
+// The allocation lies within its block, of so many bytes.
+bool lies_in(const IpcToken& token, uint64_t bytes) { return token.offset <= bytes && token.bytes <= bytes - token.offset; }
+
 bool same_block(const IpcToken& a, const IpcToken& b) {
   return a.exporter == b.exporter && a.export_id == b.export_id && memcmp(a.nonce, b.nonce, sizeof a.nonce) == 0;
 }
@@ -116,43 +119,53 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   while (opening_) changed_.wait(mutex_);
   *result = cuda::CUDA_ERROR_INVALID_HANDLE;
   if (is_open_elsewhere(token, device->ordinal(), context)) return true;
-  Import* known = find_import(token, context);
-  if (known == nullptr) {
-    opening_ = true;
-    *result = fetch(*device, token);
-    Import fresh{
-        token, device, pending_.request, context, device->ordinal(), 0, 0, pending_.bytes, pending_.chunk_bytes, 0, pending_.inherited, 0,
-        0,     {}};
-    std::vector<cuda::CUmemGenericAllocationHandle> handles = std::move(pending_.handles);
-    const bool arrived = *result == cuda::CUDA_SUCCESS;
-    if (arrived && (token.offset > fresh.bytes || token.bytes > fresh.bytes - token.offset)) *result = cuda::CUDA_ERROR_INVALID_HANDLE;
-    if (*result == cuda::CUDA_SUCCESS) *result = map(&fresh, handles);
-    for (auto physical : handles) real_driver().cuMemRelease(physical);  // the mapping keeps it
-    pending_ = Pending{};
-    opening_ = false;
-    changed_.notify_all();
-    if (*result != cuda::CUDA_SUCCESS) {
-      lock.unlock();
-      if (arrived) log(LogLevel::kError, "memory of another process cannot be mapped (CUDA error %d)", static_cast<int>(*result));
-      let_go(fresh);
-      return true;
-    }
-    imports_.push_back(std::move(fresh));
-    known = &imports_.back();
-  } else if (token.offset > known->bytes || token.bytes > known->bytes - token.offset) {
-    return true;
+  Import* import = find_import(token, context);
+  if (import == nullptr) {
+    import = import_block(*device, token, context, result);
+  } else if (!lies_in(token, import->bytes)) {
+    import = nullptr;
   }
-  ++known->references;
-  auto same = std::find_if(known->slices.begin(), known->slices.end(), [&](const Import::Slice& s) { return s.offset == token.offset; });
-  if (same == known->slices.end()) {
-    known->slices.push_back({++last_slice_, token.offset, token.bytes, 1, false});
+  if (import == nullptr) return true;
+  open_slice(*import, token);
+  *address = import->base + token.offset;
+  *result = cuda::CUDA_SUCCESS;
+  return true;
+}
+
+Ipc::Import* Ipc::import_block(Device& device, const IpcToken& token, CUcontext context, CUresult* result) {
+  opening_ = true;
+  *result = fetch(device, token);
+  Import fresh{
+      token, &device, pending_.request, context, device.ordinal(), 0, 0, pending_.bytes, pending_.chunk_bytes, 0, pending_.inherited, 0,
+      0,     {}};
+  std::vector<cuda::CUmemGenericAllocationHandle> handles = std::move(pending_.handles);
+  const bool arrived = *result == cuda::CUDA_SUCCESS;
+  if (arrived && !lies_in(token, fresh.bytes)) *result = cuda::CUDA_ERROR_INVALID_HANDLE;
+  if (*result == cuda::CUDA_SUCCESS) *result = map(&fresh, handles);
+  for (auto physical : handles) real_driver().cuMemRelease(physical);  // the mapping keeps it
+  pending_ = Pending{};
+  opening_ = false;
+  changed_.notify_all();
+  if (*result == cuda::CUDA_SUCCESS) {
+    imports_.push_back(std::move(fresh));
+    return &imports_.back();
+  }
+  mutex_.unlock();
+  if (arrived) log(LogLevel::kError, "memory of another process cannot be mapped (CUDA error %d)", static_cast<int>(*result));
+  let_go(fresh);
+  mutex_.lock();
+  return nullptr;
+}
+
+void Ipc::open_slice(Import& import, const IpcToken& token) {
+  ++import.references;
+  auto same = std::find_if(import.slices.begin(), import.slices.end(), [&](const Import::Slice& s) { return s.offset == token.offset; });
+  if (same == import.slices.end()) {
+    import.slices.push_back({++last_slice_, token.offset, token.bytes, 1, false});
   } else {
     ++same->references;
     same->bytes = token.bytes;  // another allocation may lie there by now
   }
-  *address = known->base + token.offset;
-  *result = cuda::CUDA_SUCCESS;
-  return true;
 }
 
 CUresult Ipc::fetch(Device& device, const IpcToken& token) {

@@ -114,6 +114,9 @@ class Ipc {
   // Of the contexts that this process has on the GPU `user`, one opens what another process hands over of a GPU, as natively.
   bool is_open_elsewhere(const IpcToken& token, int user, cuda::CUcontext context) const REQUIRES(mutex_);
   static Import::Slice* find_slice(Import& import, cuda::CUdeviceptr address);
+  // Gets the token's block and maps it; null: it could not, and *result says why. Given up while waiting.
+  Import* import_block(Device& device, const IpcToken& token, cuda::CUcontext context, cuda::CUresult* result) REQUIRES(mutex_);
+  void open_slice(Import& import, const IpcToken& token) REQUIRES(mutex_);
   cuda::CUresult fetch(Device& device, const IpcToken& token) REQUIRES(mutex_);  // given up while waiting
   cuda::CUresult map(Import* import, const std::vector<cuda::CUmemGenericAllocationHandle>& handles);
   static cuda::CUresult set_access(Import& import, uint32_t accessors);

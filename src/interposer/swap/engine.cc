@@ -67,60 +67,55 @@ void* SwapEngine::thread_body(void* self) {
 void SwapEngine::run() {
   prctl(PR_SET_TIMERSLACK, kTimerSlack_ns, 0, 0, 0);
   Lock lock(mutex_);
-  for (;;) {
-    while (jobs_.empty() && !stopping_) {
-      if (!watching_ && trim_at_ns_ == 0) {
-        changed_.wait(mutex_);
-        continue;
-      }
-      const bool trim_is_next = trim_at_ns_ != 0 && (!watching_ || trim_at_ns_ < look_at_ns_);
-      if (changed_.wait_until(mutex_, trim_is_next ? trim_at_ns_ : look_at_ns_)) continue;
-      if (trim_is_next) {
-        if (now_ns() < trim_at_ns_) continue;  // put off meanwhile
-        trim_at_ns_ = 0;
-        busy_ = true;
-        lock.unlock();
-        device_.memory().freed.trim_brief();
-        lock.lock();
-        busy_ = false;
-        changed_.notify_all();
-        continue;
-      }
-      const uint64_t watch = watch_;
-      busy_ = true;
-      lock.unlock();
-      const int64_t again = look_for_idleness();
-      lock.lock();
-      busy_ = false;
-      changed_.notify_all();
-      if (watch == watch_) {
-        watching_ = again >= 0;
-        look_at_ns_ = again;
-      }
+  while (!stopping_) {
+    if (jobs_.empty()) {
+      wait_or_look();
+      continue;
     }
-    if (stopping_) return;
-    Job job = jobs_.front();
+    const Job job = jobs_.front();
     jobs_.erase(jobs_.begin());
-    busy_ = true;
-    lock.unlock();
-    switch (job.kind) {
-      case JobKind::kDrain:
-        run_drain(job);
-        break;
-      case JobKind::kEvict:
-        Eviction(device_, context_, job.id, job.bytes).run();
-        break;
-      case JobKind::kLoad:
-        Load(device_, context_, job.id).run();
-        break;
-      case JobKind::kPrefetch:
-        Prefetch(device_, context_, job.id).run();
-        break;
-    }
-    lock.lock();
-    busy_ = false;
-    changed_.notify_all();
+    work_unlocked([&] { run_job(job); });
   }
+}
+
+template <typename Work>
+void SwapEngine::work_unlocked(Work work) {
+  busy_ = true;
+  mutex_.unlock();
+  work();
+  mutex_.lock();
+  busy_ = false;
+  changed_.notify_all();
+}
+
+void SwapEngine::run_job(const Job& job) {
+  switch (job.kind) {
+    case JobKind::kDrain:
+      return run_drain(job);
+    case JobKind::kEvict:
+      return Eviction(device_, context_, job.id, job.bytes).run();
+    case JobKind::kLoad:
+      return Load(device_, context_, job.id).run();
+    case JobKind::kPrefetch:
+      return Prefetch(device_, context_, job.id).run();
+  }
+}
+
+void SwapEngine::wait_or_look() {
+  if (!watching_ && trim_at_ns_ == 0) return changed_.wait(mutex_);
+  const bool trim_is_next = trim_at_ns_ != 0 && (!watching_ || trim_at_ns_ < look_at_ns_);
+  if (changed_.wait_until(mutex_, trim_is_next ? trim_at_ns_ : look_at_ns_)) return;
+  if (trim_is_next) {
+    if (now_ns() < trim_at_ns_) return;  // put off meanwhile
+    trim_at_ns_ = 0;
+    return work_unlocked([&] { device_.memory().freed.trim_brief(); });
+  }
+  const uint64_t watch = watch_;
+  int64_t again = 0;
+  work_unlocked([&] { again = look_for_idleness(); });
+  if (watch != watch_) return;  // watch_idle() meanwhile: at once
+  watching_ = again >= 0;
+  look_at_ns_ = again;
 }
 
 void SwapEngine::stop(int64_t patience_ns) {

@@ -53,6 +53,11 @@ class SwapEngine {
 
   static void* thread_body(void* self);
   void run();
+  void run_job(const Job& job);
+  // Without a job: waits for one, or for the time to look for idleness or to give back freed memory that was kept for a moment; does that.
+  void wait_or_look() REQUIRES(mutex_);
+  template <typename Work>
+  void work_unlocked(Work work) REQUIRES(mutex_);  // busy meanwhile
   void push(Job job);
   void run_drain(const Job& job);
   int64_t look_for_idleness();  // when to look again; negative: never

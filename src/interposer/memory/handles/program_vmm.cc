@@ -1,6 +1,7 @@
 #include "interposer/memory/handles/program_vmm.h"
 
 #include <algorithm>
+#include <span>
 
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
@@ -46,6 +47,23 @@ CUresult with_lock(Process& process, Call call) {
 
 // A handle of the driver's among what cannot move, beside arrays and pools, whose keys are addresses.
 uint64_t holding_key(cuda::CUmemGenericAllocationHandle number) { return number ^ (uint64_t{1} << 63); }
+
+// Mappings that follow each other, all of which the driver has, or none: what it has in one piece goes in one call.
+using Stretch = std::span<Mapping* const>;
+size_t bytes_of(Stretch stretch) { return stretch.back()->end() - stretch.front()->base; }
+// Ends at the first error. `visit` may end the mappings of its stretch.
+template <typename Visit>
+CUresult for_each_stretch(Stretch mappings, Visit visit) {
+  while (!mappings.empty()) {
+    const bool placed = mappings.front()->placed;
+    const auto end = std::find_if(mappings.begin(), mappings.end(), [&](const Mapping* each) { return each->placed != placed; });
+    const auto count = static_cast<size_t>(end - mappings.begin());
+    const CUresult result = visit(mappings.first(count));
+    if (result != cuda::CUDA_SUCCESS) return result;
+    mappings = mappings.subspan(count);
+  }
+  return cuda::CUDA_SUCCESS;
+}
 
 }  // namespace
 
@@ -360,21 +378,18 @@ CUresult ProgramVmm::unmap(CUdeviceptr address, size_t bytes) {
       }
       return real_driver().cuMemUnmap(address, bytes);  // no memory of ours: the driver judges
     }
-    for (size_t first = 0; first < mappings.size();) {
-      // What the driver has in one piece goes in one call.
-      size_t after = first + 1;
-      while (after < mappings.size() && mappings[after]->placed == mappings[first]->placed) ++after;
-      if (mappings[first]->placed) {
-        CUdeviceptr base = mappings[first]->base;
-        CUresult result = real_driver().cuMemUnmap(base, mappings[after - 1]->end() - base);
-        if (result != cuda::CUDA_SUCCESS) return result;
-      }
-      for (; first < after; ++first) {
-        ProgramHandle* handle = mappings[first]->handle;
-        book_.erase(mappings[first]);
+    const CUresult result = for_each_stretch(mappings, [&](Stretch stretch) REQUIRES(mutex_) {
+      const CUdeviceptr base = stretch.front()->base;
+      const CUresult unmapped = stretch.front()->placed ? real_driver().cuMemUnmap(base, bytes_of(stretch)) : cuda::CUDA_SUCCESS;
+      if (unmapped != cuda::CUDA_SUCCESS) return unmapped;
+      for (Mapping* mapping : stretch) {
+        ProgramHandle* handle = mapping->handle;
+        book_.erase(mapping);
         if (end_if_unused(handle)) ended.push_back(handle);
       }
-    }
+      return unmapped;
+    });
+    if (result != cuda::CUDA_SUCCESS) return result;
     mapped_.store(book_.mapping_count(), std::memory_order_relaxed);
   }
   for (ProgramHandle* handle : ended) dispose(handle);
@@ -423,18 +438,12 @@ CUresult ProgramVmm::set_access(CUdeviceptr address, size_t bytes, const cuda::C
     }
     if (touched.empty()) return driver.cuMemSetAccess(address, bytes, descriptions, count);
     if (plain_access(mappings, descriptions, count)) {
-      for (size_t first = 0; first < mappings.size();) {
-        size_t after = first + 1;
-        while (after < mappings.size() && mappings[after]->placed == mappings[first]->placed) ++after;
-        if (mappings[first]->placed) {
-          CUdeviceptr base = mappings[first]->base;
-          CUresult result = driver.cuMemSetAccess(base, mappings[after - 1]->end() - base, descriptions, count);
-          if (result != cuda::CUDA_SUCCESS) return result;
-        }
-        first = after;
-      }
-      record(mappings);
-      return cuda::CUDA_SUCCESS;
+      const CUresult result = for_each_stretch(mappings, [&](Stretch stretch) {
+        const Mapping& first = *stretch.front();
+        return first.placed ? driver.cuMemSetAccess(first.base, bytes_of(stretch), descriptions, count) : cuda::CUDA_SUCCESS;
+      });
+      if (result == cuda::CUDA_SUCCESS) record(mappings);
+      return result;
     }
   }
   return with_lock(process_, [&] {
