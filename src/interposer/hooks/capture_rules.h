@@ -1,4 +1,4 @@
-// What a capture forbids in the threads whose mode it is not relaxed for, and ours would do unnoticed.
+// Whether a stream captures, and what a capture forbids in the threads whose mode it is not relaxed for, and ours would do unnoticed.
 #pragma once
 
 #include "interposer/hooks/reach.h"
@@ -7,6 +7,15 @@
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
+
+// `stream`: with the per-thread default stream resolved. The legacy stream cannot capture, and asking it while another stream captures
+// would break that capture.
+inline CUstreamCaptureStatus capture_status(Process& process, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (!process.captures.capturing() || stream == nullptr || stream == CU_STREAM_LEGACY) return status;
+  return real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS ? status : CU_STREAM_CAPTURE_STATUS_NONE;
+}
+inline bool stream_captures(Process& process, CUstream stream) { return capture_status(process, stream) != CU_STREAM_CAPTURE_STATUS_NONE; }
 
 inline bool is_of_captures(CUresult result) {
   return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;

@@ -1,6 +1,7 @@
 // Graphs with memory nodes: the driver takes GPU memory when one is launched, so that launch waits for room as an allocation does. And what
 // is known of an executable graph (graph_copies.h).
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/capture_rules.h"
 #include "interposer/hooks/graph_copies.h"
 #include "interposer/hooks/looks.h"
 #include "interposer/hooks/memop_nodes.h"
@@ -12,12 +13,6 @@ namespace nvshare::interposer {
 
 namespace {
 
-bool capturing(Process& process, CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return process.captures.capturing() && stream != nullptr && stream != CU_STREAM_LEGACY &&
-         real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 // A launch or an upload.
 template <auto Function, bool PerThread>
 CUresult launch(Entry entry, CUgraphExec graph, CUstream stream) {
@@ -25,7 +20,7 @@ CUresult launch(Entry entry, CUgraphExec graph, CUstream stream) {
   const CUstream on = default_stream(stream, PerThread);
   auto real = [&] { return call_real<Function>(graph, stream); };
   GraphMemory::Need need;
-  if (process.graph_memory.any() && process.active() && !capturing(process, on)) need = process.graph_memory.need_of(process, graph);
+  if (process.graph_memory.any() && process.active() && !stream_captures(process, on)) need = process.graph_memory.need_of(process, graph);
   Device* device = need.bytes > 0 ? process.device(need.ordinal) : nullptr;
   if (device == nullptr || device->refused()) return pass_gate<Function>(entry, Target{on, true}, real);
   DeviceMemory& memory = device->memory();
@@ -50,6 +45,14 @@ CUresult instantiate(Entry entry, CUgraphExec* executable, CUgraph graph, Argume
   process.graph_memory.instantiated(*executable, graph);
   process.graph_copies.instantiated(process, *executable, graph);
   return result;
+}
+
+// A node of any kind. All versions begin its parameters with its type.
+template <auto Function, typename... Place>
+CUresult add_node(Entry entry, CUgraphNodeParams* parameters, Place... place) {
+  Process& process = entry.process();
+  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process.graph_memory.node_made();
+  return look<Function>(entry, place..., NodeSeen(process, parameters).get());
 }
 
 }  // namespace
@@ -107,28 +110,17 @@ NVSHARE_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph,
   process.graph_memory.node_made();
   return call_real<&RealDriver::cuGraphAddMemAllocNode>(node, graph, dependencies, count, parameters);
 }
-// Both begin their parameters with the node's type.
 NVSHARE_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                        CUgraphNodeParams* parameters) {
-  const Entry entry;
-  Process& process = entry.process();
-  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process.graph_memory.node_made();
-  return look<&RealDriver::cuGraphAddNode>(entry, node, graph, dependencies, count, NodeSeen(process, parameters).get());
+  return add_node<&RealDriver::cuGraphAddNode>(Entry(), parameters, node, graph, dependencies, count);
 }
 NVSHARE_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                           size_t count, CUgraphNodeParams* parameters) {
-  const Entry entry;
-  Process& process = entry.process();
-  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process.graph_memory.node_made();
-  return look<&RealDriver::cuGraphAddNode_v2>(entry, node, graph, dependencies, edges, count, NodeSeen(process, parameters).get());
+  return add_node<&RealDriver::cuGraphAddNode_v2>(Entry(), parameters, node, graph, dependencies, edges, count);
 }
-
 NVSHARE_EXPORT CUresult cuGraphAddNode_v3(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                           size_t count, CUgraphNodeParams* parameters) {
-  const Entry entry;
-  Process& process = entry.process();
-  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process.graph_memory.node_made();
-  return look<&RealDriver::cuGraphAddNode_v3>(entry, node, graph, dependencies, edges, count, NodeSeen(process, parameters).get());
+  return add_node<&RealDriver::cuGraphAddNode_v3>(Entry(), parameters, node, graph, dependencies, edges, count);
 }
 
 NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {

@@ -297,5 +297,38 @@ NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attri
   return call_real<&RealDriver::cuPointerSetAttribute>(value, attribute, address);
 }
 
+NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  Process& process = Entry().process();
+  AllocationRange range;
+  int ordinal = -1;
+  bool within = false;
+  Device* owner = process.active() ? process.owner(address, &range, &within) : nullptr;
+  if (owner != nullptr && owner->memory().stream_frees.is_over(range)) {
+    owner = nullptr;
+    within = true;
+  }
+  if (owner == nullptr && (!process.active() || !process.ipc.find(address, &range, &ordinal))) {
+    // Of ours, but no memory of the program's.
+    if (within || (process.active() && process.ipc.overlaps(address, 1))) address = kNowhere;
+    ProgramVmm::View view;
+    if (!process.active() || !process.vmm.find(address, &view) || view.placed) {
+      return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);
+    }
+    if (!may_use_virtual(process, address)) return CUDA_ERROR_NOT_FOUND;
+    range.base = view.base;  // of virtual memory, the driver names the one mapping
+    range.bytes = view.bytes;
+  }
+  CUcontext context = nullptr;
+  if (real_driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (process.current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (owner != nullptr && !may_use(process, owner->ordinal(), range.base, process.pools.placed_at(range.base).pool != nullptr))
+    return CUDA_ERROR_NOT_FOUND;
+  // What another process handed over is known in the context that opened it (measured).
+  if (ordinal >= 0 && range.context != process.green_contexts.primary_of(context)) return CUDA_ERROR_NOT_FOUND;
+  if (base != nullptr) *base = range.base;
+  if (bytes != nullptr) *bytes = range.bytes;
+  return CUDA_SUCCESS;
+}
+
 }  // extern "C"
 }  // namespace nvshare::interposer

@@ -92,15 +92,22 @@ void finish_memop(Process& process, bool per_thread);
 
 inline CUstream default_stream(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? CU_STREAM_PER_THREAD : stream; }
 
-// Function: the slot in RealDriver. Stream: index of the CUstream among the arguments, or kNoStream. PerThread: a null stream (or none)
-// means the calling thread's own default stream instead of the legacy one.
+// Stream: index of the CUstream among the arguments, or kNoStream. PerThread: a null stream (or none) means the calling thread's own
+// default stream instead of the legacy one.
+template <int Stream, bool PerThread, typename... Arguments>
+Target target_of(Arguments... arguments) {
+  if constexpr (Stream == kNoStream) {
+    return {default_stream(nullptr, PerThread), false};
+  } else {
+    return {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
+  }
+}
+
+// Function: the slot in RealDriver.
 template <auto Function, int Stream, bool PerThread, typename... Arguments>
 CUresult submit(Entry entry, Arguments... arguments) {
   const auto function = real_driver().*Function;
-  Target target{PerThread ? CU_STREAM_PER_THREAD : nullptr, false};
-  if constexpr (Stream != kNoStream) {
-    target = {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
-  }
+  const Target target = target_of<Stream, PerThread>(arguments...);
   const CUresult result = pass_gate<Function>(entry, target, [&] { return function(arguments...); });
   if constexpr (Stream == kNoStream) {
     if (sync_memops_wanted.load(std::memory_order_relaxed) && result == CUDA_SUCCESS) [[unlikely]]
@@ -124,10 +131,7 @@ bool is_of_nothing(Arguments... arguments) {
 template <auto Function, int Stream, bool PerThread, typename... Arguments>
 CUresult submit_fill(Entry entry, CUdeviceptr target, Arguments... arguments) {
   if (opened_to_others.load(std::memory_order_relaxed)) [[unlikely]] {
-    CUstream stream = default_stream(nullptr, PerThread);
-    if constexpr (Stream != kNoStream) {
-      stream = default_stream(std::get<static_cast<size_t>(Stream - 1)>(std::tuple<Arguments...>(arguments...)), PerThread);
-    }
+    const CUstream stream = target_of<Stream, PerThread>(target, arguments...).stream;
     // Then it is an address without memory, so that the driver says first what else is wrong: a capture that has failed, a context.
     if (!is_of_nothing(arguments...) && fill_lacks_access(entry.process(), target, stream)) target = kNowhere;
   }
@@ -182,11 +186,7 @@ CUresult submit_copy(Entry entry, Arguments... arguments) {
   if (!names_several_gpus(process, named)) return result;
   if (reach_each_other(process, named)) result = submit<Function, Stream, PerThread>(entry, arguments...);
   if (result != CUDA_ERROR_INVALID_VALUE) return result;
-  Target target{PerThread ? CU_STREAM_PER_THREAD : nullptr, false};
-  if constexpr (Stream != kNoStream) {
-    target = {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
-  }
-  return pass_gate<Function>(entry, target, [&] {
+  return pass_gate<Function>(entry, target_of<Stream, PerThread>(arguments...), [&] {
     CUresult copied = CUDA_ERROR_INVALID_VALUE;
     by_peers(process, PerThread, &copied, arguments...);
     return copied;
