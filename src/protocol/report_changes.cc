@@ -33,12 +33,13 @@ size_t looks_of(const TenantReport& tenant) {
   return looks;
 }
 
-// Clients by their ids, which are asked for mostly in the order that the clients are in: then none needs to be looked up.
+// Clients or tenants by their ids, which are asked for mostly in the order that they are in: then none needs to be looked up.
+template <typename Each>
 class Finder {
  public:
-  explicit Finder(std::vector<ClientReport>& clients) : clients_(clients) {}
+  explicit Finder(std::vector<Each>& clients) : clients_(clients) {}
 
-  ClientReport* find(uint64_t id) {
+  Each* find(uint64_t id) {
     for (size_t ahead = 0; ahead < 2 && next_ + ahead < clients_.size(); ++ahead) {  // one of them may have left
       if (clients_[next_ + ahead].id != id) continue;
       next_ += ahead + 1;
@@ -54,10 +55,36 @@ class Finder {
   }
 
  private:
-  std::vector<ClientReport>& clients_;
+  std::vector<Each>& clients_;
   size_t next_ = 0;
   std::unordered_map<uint64_t, size_t> index_;  // made when it is needed
 };
+
+// Those of before that are still `there`, in their states for so much longer, and the new ones in their places.
+std::vector<ClientReport> with_news(std::vector<ClientReport> before, std::vector<ClientReport>& news, const std::vector<uint64_t>& there,
+                                    int64_t passed_ns) {
+  for (ClientReport& client : before) client.since_ns += passed_ns;
+  const bool are_the_same = std::equal(before.begin(), before.end(), there.begin(), there.end(),
+                                       [](const ClientReport& client, uint64_t id) { return client.id == id; });
+  Finder known(before), changed(news);
+  if (are_the_same) {
+    for (ClientReport& client : news) {
+      if (ClientReport* const same = known.find(client.id)) *same = std::move(client);
+    }
+    return before;
+  }
+  std::vector<ClientReport> clients;
+  clients.reserve(there.size());
+  for (const uint64_t id : there) {
+    ClientReport* const old = known.find(id);
+    if (ClientReport* const now = changed.find(id)) {
+      clients.push_back(std::move(*now));
+    } else if (old != nullptr) {
+      clients.push_back(std::move(*old));
+    }
+  }
+  return clients;
+}
 
 }  // namespace
 
@@ -138,7 +165,7 @@ StatusReport news_since(const StatusReport& report, uint64_t since) {
           gpus,
           new_ones(tenants),
           new_ones(clients),
-          bounds,
+          {{}, bounds.connections, bounds.connections_refused, bounds.reads_paused},
           bypasses,
           mps,
           own};
@@ -147,27 +174,18 @@ StatusReport news_since(const StatusReport& report, uint64_t since) {
 bool complete(StatusReport& news, StatusReport before) {
   if (news.since == 0) return true;
   if (news.epoch != before.epoch || news.pid != before.pid || news.since != before.changes) return false;
-  Finder known(before.clients), changed(news.clients);
-  std::vector<ClientReport> clients;
-  clients.reserve(news.there.size());
-  for (const uint64_t id : news.there) {
-    ClientReport* const old = known.find(id);
-    if (ClientReport* const now = changed.find(id)) {
-      clients.push_back(std::move(*now));
-    } else if (old != nullptr) {
-      clients.push_back(std::move(*old));
-      clients.back().since_ns += news.uptime_ns - before.uptime_ns;
-    }
-  }
-  news.clients = std::move(clients);
-  std::vector<TenantReport> tenants = std::move(before.tenants);
-  std::unordered_map<uint64_t, size_t> index;
-  for (size_t i = 0; i < tenants.size(); ++i) index[tenants[i].id] = i;
+  for (ClientReport& client : news.clients) client.changed = news.changes;
+  for (TenantReport& tenant : news.tenants) tenant.changed = news.changes;
+  news.clients = with_news(std::move(before.clients), news.clients, news.there, news.uptime_ns - before.uptime_ns);
+  Finder known(before.tenants);
+  std::vector<TenantReport> came;
   for (TenantReport& tenant : news.tenants) {
-    const auto same = index.find(tenant.id);
-    same == index.end() ? tenants.push_back(std::move(tenant)) : void(tenants[same->second] = std::move(tenant));
+    TenantReport* const same = known.find(tenant.id);
+    same == nullptr ? came.push_back(std::move(tenant)) : void(*same = std::move(tenant));
   }
-  news.tenants = std::move(tenants);
+  news.tenants = std::move(before.tenants);
+  std::move(came.begin(), came.end(), std::back_inserter(news.tenants));
+  if (news.bounds.values.empty()) news.bounds.values = std::move(before.bounds.values);
   news.since = 0;
   news.there.clear();
   return true;

@@ -37,12 +37,13 @@ class ChangeMarks {
   size_t at_ = 0;  // of the report's clients, and of its tenants behind them
 };
 
-// The report as it is for a viewer that has the one of `since`: without the clients and tenants that it knows, with StatusReport::since and
-// `there`. 0, or a number that this scheduler has not reached: all of it.
+// The report as it is for a viewer that has the one of `since`: without the clients and tenants that it knows, and the bounds in force,
+// which never change, with StatusReport::since and `there`. 0, or a number that this scheduler has not reached: all of it.
 StatusReport news_since(const StatusReport& report, uint64_t since);
 
 // Puts back into `news` what news_since() left out, from `before`, which is complete: clients in the order of `there`, in their states for
-// so much longer. Tenants that have left stay until the next complete report. False: `news` is of another scheduler, or not for `before`.
+// so much longer. What was not left out has the report's `changes` as its `changed`. Tenants that have left stay until the next complete
+// report. False: `news` is of another scheduler, or not for `before`.
 bool complete(StatusReport& news, StatusReport before);
 
 }  // namespace nvshare::protocol::admin

@@ -31,6 +31,8 @@ TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
   second.clients[1].resident = 4096;  // an amount alone is no change
   second.tenants[1].priority = 9;
   second.tenants[0].sharing = "turns";
+  first.bounds.values = second.bounds.values = {{"connections of a process", 512}};
+  second.bounds.connections = 3;
   marks.mark(second);
 
   Result<StatusReport> news = decode_status(encode(news_since(second, 10)));
@@ -39,6 +41,7 @@ TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
   EXPECT_EQ(news->clients[0].id, 1u);
   EXPECT_EQ(news->clients[1].id, 4u);
   ASSERT_EQ(news->tenants.size(), 3u) << "1 shares otherwise, 3 has another priority, 4 is new";
+  EXPECT_TRUE(news->bounds.values.empty()) << "a sixth of such a line, and never other than before";
   ASSERT_TRUE(complete(*news, first));
   ASSERT_EQ(news->clients.size(), 3u);
   EXPECT_EQ(news->clients[0].state, "waiting");
@@ -49,6 +52,10 @@ TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
   EXPECT_EQ(news->tenants[0].sharing, "turns");
   EXPECT_EQ(news->tenants[2].priority, 9);
   EXPECT_EQ(news->changes, 14u);
+  EXPECT_EQ(news->bounds.values, second.bounds.values);
+  EXPECT_EQ(news->bounds.connections, 3);
+  EXPECT_EQ(news->clients[0].changed, 14u);
+  EXPECT_LT(news->clients[1].changed, 14u);
   EXPECT_EQ(encode(*news).find("\"there\""), std::string::npos) << "it is complete now";
 
   EXPECT_TRUE(news_since(second, 14).clients.empty());

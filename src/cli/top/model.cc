@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace nvshare::cli::top {
@@ -24,13 +25,14 @@ constexpr double kMentioned = 0.1;
 // More than this beyond the cell's time: several ran at once.
 constexpr double kOverlap = 1.25;
 
-// A report's tenants by their ids; the report outlives it.
+// A report's tenants by their ids; the report outlives it. They are gone over when the first one is looked for.
 class TenantsById {
  public:
-  explicit TenantsById(const StatusReport& report) {
-    for (const TenantReport& tenant : report.tenants) by_id_[tenant.id] = &tenant;
-  }
+  explicit TenantsById(const StatusReport& report) : report_(report) {}
   const TenantReport* find(uint64_t id) const {
+    if (by_id_.empty()) {
+      for (const TenantReport& tenant : report_.tenants) by_id_[tenant.id] = &tenant;
+    }
     const auto at = by_id_.find(id);
     return at != by_id_.end() ? at->second : nullptr;
   }
@@ -40,7 +42,8 @@ class TenantsById {
   }
 
  private:
-  std::unordered_map<uint64_t, const TenantReport*> by_id_;
+  const StatusReport& report_;
+  mutable std::unordered_map<uint64_t, const TenantReport*> by_id_;
 };
 
 using ClientsOfGpu = std::vector<const ClientReport*>;
@@ -50,8 +53,12 @@ std::vector<ClientsOfGpu> clients_by_gpu(const StatusReport& report) {
   std::unordered_map<std::string_view, size_t> index;
   for (size_t i = 0; i < report.gpus.size(); ++i) index[report.gpus[i].uuid] = i;
   std::vector<ClientsOfGpu> clients(report.gpus.size());
+  const ClientReport* before = nullptr;  // mostly on the same GPU
+  auto at = index.end();
   for (const ClientReport& client : report.clients) {
-    if (const auto at = index.find(client.gpu); at != index.end()) clients[at->second].push_back(&client);
+    if (before == nullptr || before->gpu != client.gpu) at = index.find(client.gpu);
+    before = &client;
+    if (at != index.end()) clients[at->second].push_back(&client);
   }
   return clients;
 }
@@ -110,6 +117,15 @@ GpuPanel panel_of(const GpuReport& gpu, size_t index, const ClientsOfGpu& client
   }
   for (const auto& [letter, bytes] : tenants) panel.tenants.push_back(bytes);
   return panel;
+}
+
+// Whether there is a row of that client from `at` on. Then it is at `at`, as those before it, which have left, are taken out.
+bool find_row(std::vector<Row>& rows, size_t at, uint64_t client) {
+  const auto from = rows.begin() + static_cast<std::ptrdiff_t>(at);
+  const auto found = std::find_if(from, rows.end(), [client](const Row& row) { return row.client.id == client; });
+  if (found == rows.end()) return false;
+  rows.erase(from, found);
+  return true;
 }
 
 }  // namespace
@@ -199,7 +215,7 @@ void History::begin_with(const Past& past, const StatusReport& report) {
   }
 }
 
-Model History::model_of(const StatusReport& report) const {
+Model History::head_of(const StatusReport& report) const {
   Model model;
   model.known = true;
   model.version = report.version;
@@ -209,15 +225,25 @@ Model History::model_of(const StatusReport& report) const {
   model.host_used = report.host_memory_used;
   model.host_budget = report.host_memory_budget;
   model.strip_cell_s = cell_s_;
+  return model;
+}
+
+void History::put_strip(GpuPanel& panel) const {
+  if (const auto past = past_.find(panel.report.uuid); past != past_.end())
+    panel.strip.assign(past->second.strip.begin(), past->second.strip.end());
+}
+
+Model History::model_of(const StatusReport& report) {
+  Model model = head_of(report);
   model.rows.reserve(report.clients.size());
   const TenantsById tenants(report);
   const std::vector<ClientsOfGpu> clients = clients_by_gpu(report);
   for (size_t i = 0; i < report.gpus.size(); ++i) {
-    const GpuReport& gpu = report.gpus[i];
-    GpuPanel& panel = model.gpus.emplace_back(panel_of(gpu, i, clients[i], tenants, letters_));
-    if (const auto past = past_.find(gpu.uuid); past != past_.end())
-      panel.strip.assign(past->second.strip.begin(), past->second.strip.end());
-    for (const ClientReport* client : clients[i]) model.rows.push_back(row_of(gpu, tenants, *client, i, letters_.at(client->tenant)));
+    put_strip(model.gpus.emplace_back(panel_of(report.gpus[i], i, clients[i], tenants, letters_)));
+    for (const ClientReport* client : clients[i]) {
+      model.rows.push_back(row_of(report.gpus[i], tenants, *client, i, letters_.at(client->tenant)));
+      model.rows.back().made = ++rows_made_;
+    }
   }
   return model;
 }
@@ -230,6 +256,7 @@ void History::add(const StatusReport& report, double now_s) {
   forget_letters(report);
 
   model_ = model_of(report);
+  shown_changes_ = report.changes;
   for (GpuPanel& shown : model_.gpus) {
     for (const GpuReport& before : last_ ? last_->gpus : std::vector<GpuReport>()) {
       if (before.uuid != shown.report.uuid || now_s <= last_s_) continue;
@@ -244,16 +271,48 @@ void History::add(const StatusReport& report, double now_s) {
   last_s_ = now_s;
 }
 
+// Rows stay where they are, as most are as they were: those of clients that came are put in, those of others taken out.
 void History::refresh(const StatusReport& report) {
-  for (const ClientReport& client : report.clients) letter_of(client.tenant);
-  const std::vector<GpuPanel> before = std::exchange(model_, model_of(report)).gpus;
-  for (GpuPanel& shown : model_.gpus) {
-    const auto same =
-        std::find_if(before.begin(), before.end(), [&](const GpuPanel& each) { return each.report.uuid == shown.report.uuid; });
-    if (same == before.end()) continue;
-    shown.out_rate = same->out_rate;
-    shown.in_rate = same->in_rate;
+  const uint64_t shown = std::exchange(shown_changes_, report.changes);
+  Model before = std::exchange(model_, head_of(report));
+  const int64_t passed_ns = report.uptime_ns - before.uptime_ns;
+  model_.rows = std::move(before.rows);
+  const TenantsById tenants(report);
+  std::unordered_set<uint64_t> new_tenants;
+  for (const TenantReport& tenant : report.tenants) {
+    if (tenant.changed > shown) new_tenants.insert(tenant.id);
   }
+  const std::vector<ClientsOfGpu> clients = clients_by_gpu(report);
+  size_t at = 0;
+  for (size_t i = 0; i < report.gpus.size(); ++i) {
+    const GpuReport& gpu = report.gpus[i];
+    bool is_as_before = true;
+    for (const ClientReport* client : clients[i]) {
+      const bool was_there = find_row(model_.rows, at, client->id) && model_.rows[at].gpu == i;
+      if (was_there && client->changed <= shown && !new_tenants.contains(client->tenant)) {
+        model_.rows[at++].client.since_ns = client->since_ns;
+        continue;
+      }
+      is_as_before = false;
+      if (!was_there) model_.rows.emplace(model_.rows.begin() + static_cast<std::ptrdiff_t>(at));
+      model_.rows[at] = row_of(gpu, tenants, *client, i, letter_of(client->tenant));
+      model_.rows[at++].made = ++rows_made_;
+    }
+    const auto same =
+        std::find_if(before.gpus.begin(), before.gpus.end(), [&](const GpuPanel& each) { return each.report.uuid == gpu.uuid; });
+    if (same != before.gpus.end() && is_as_before && same->clients == clients[i].size()) {
+      same->index = i;
+      same->report = gpu;
+      if (!same->running.empty()) same->running_since_ns += passed_ns;
+      model_.gpus.push_back(std::move(*same));
+      continue;
+    }
+    put_strip(model_.gpus.emplace_back(panel_of(gpu, i, clients[i], tenants, letters_)));
+    if (same == before.gpus.end()) continue;
+    model_.gpus.back().out_rate = same->out_rate;
+    model_.gpus.back().in_rate = same->in_rate;
+  }
+  model_.rows.resize(at);
 }
 
 }  // namespace nvshare::cli::top

@@ -51,6 +51,7 @@ struct Row {
   int priority = 0;
   bool throttled = false;
   bool suspended = false;  // its tenant, by the administrator
+  uint64_t made = 0;       // another number for each row that is made; of one that stays only ClientReport::since_ns goes on
 };
 
 struct Model {
@@ -76,7 +77,8 @@ class History {
   // What happened before the first report, which is the next one that is added.
   void begin_with(const Past& past, const protocol::admin::StatusReport& report);
   void add(const protocol::admin::StatusReport& report, double now_s);
-  // The same with new states, where amounts and times may be those of the last add(): of them nothing is made that takes two.
+  // The same with new states, where amounts and times may be those of the last add(): of them nothing is made that takes two. Only of
+  // clients and tenants that changed since the report before (their `changed`, as admin::complete() sets it) rows are made.
   void refresh(const protocol::admin::StatusReport& report);
   void fail(const std::string& problem) { model_.problem = problem; }
 
@@ -92,7 +94,9 @@ class History {
 
   char letter_of(uint64_t tenant);
   void forget_letters(const protocol::admin::StatusReport& report);
-  Model model_of(const protocol::admin::StatusReport& report) const;
+  Model head_of(const protocol::admin::StatusReport& report) const;
+  Model model_of(const protocol::admin::StatusReport& report);
+  void put_strip(GpuPanel& panel) const;
   void fill_strips(const protocol::admin::StatusReport& report, double now_s);
   void fill_cell(GpuPast& past, double now_s);
   // Puts `marks` of them at the strip's end.
@@ -104,6 +108,8 @@ class History {
   std::map<std::string, GpuPast> past_;
   std::optional<protocol::admin::StatusReport> last_;
   double last_s_ = 0;
+  uint64_t rows_made_ = 0;
+  uint64_t shown_changes_ = 0;  // StatusReport::changes of the report that model_ is of
   Model model_;
 };
 

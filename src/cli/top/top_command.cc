@@ -250,7 +250,7 @@ class Follower {
     if (!has_looked_ && !std::exchange(has_keys_, false) && is_as_shown) return;
     shown_size_ = size;
     ui_.page_rows = size.lines / 2;
-    terminal_.show(draw(history_.model(), ui_, size.columns, size.lines));
+    terminal_.show(draw(history_.model(), ui_, size.columns, size.lines, lines_));
   }
 
   // After a look, when the next one is asked for.
@@ -285,6 +285,7 @@ class Follower {
   const double interval_s_;
   const Clock::time_point begin_ = Clock::now();
   History history_;
+  RowLines lines_;
   Ui ui_;
   Pace pace_;
   std::string rest_;

@@ -1,10 +1,13 @@
 // What `nvsharectl top` shows, on text screens without colour.
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "cli/top/model.h"
 #include "cli/top/pace.h"
 #include "cli/top/past.h"
 #include "cli/top/view.h"
+#include "protocol/report_changes.h"
 
 namespace nvshare::cli::top {
 namespace {
@@ -267,13 +270,69 @@ TEST(Top, WhatIsNewIsShownAndRatesStay) {
   const Model before = history.model();
   ASSERT_TRUE(before.gpus[0].out_rate);
   StatusReport status = example();
+  status.changes = 1;
   status.clients[0].state = "dropping";
+  status.clients[0].changed = 1;
   status.clients.push_back(client(9, 9, "new", "running", 0, 0));
+  status.clients.back().changed = 1;
   history.refresh(status);
   EXPECT_EQ(history.model().rows[0].client.state, "dropping");
   EXPECT_EQ(history.model().rows.size(), before.rows.size() + 1);
   EXPECT_EQ(history.model().gpus[0].out_rate, before.gpus[0].out_rate);
   EXPECT_EQ(history.model().gpus[0].strip, before.gpus[0].strip);
+}
+
+// Clients that come, leave, change their states and places, and tenants that change, of which only what is new is told: what is shown is
+// what would be shown if all of it were made anew.
+TEST(Top, WhatIsMadeOfNewsAloneIsWhatAllOfItWouldBe) {
+  protocol::admin::ChangeMarks marks;
+  StatusReport there = example();
+  there.gpus.push_back(there.gpus[0]);
+  there.gpus[1].uuid = "GPU-2";
+  there.changes = 1;
+  marks.mark(there);
+  History history(300, 1);
+  history.add(there, 10);
+  StatusReport shown = there;
+  RowLines lines;
+  Ui ui;
+  std::minstd_rand random(20261129);
+  const auto below = [&random](size_t end) { return random() % std::max<size_t>(end, 1); };
+  for (uint64_t changes = 2; changes < 500; ++changes) {
+    there.changes = changes;
+    there.uptime_ns += kSecond;
+    for (ClientReport& each : there.clients) each.since_ns += kSecond;
+    const uint64_t kind = below(6), id = 100 + changes;
+    const auto at = [&there](size_t i) { return there.clients.begin() + static_cast<std::ptrdiff_t>(i); };
+    if (kind == 0 || there.clients.empty()) {
+      there.tenants.push_back(tenant(id, "t" + std::to_string(id)));
+      const auto came = there.clients.insert(at(below(there.clients.size() + 1)), client(id, id, "new", "waiting", kGiB, 0));
+      if (below(2) == 0) came->gpu = "GPU-2";
+    } else if (kind == 1) {
+      there.clients.erase(at(below(there.clients.size())));
+    } else if (kind == 2) {
+      std::swap(there.clients[below(there.clients.size())], there.clients.back());
+    } else if (kind == 3) {
+      there.tenants[below(there.tenants.size())].priority = static_cast<int>(below(90));
+    } else {
+      ClientReport& other = there.clients[below(there.clients.size())];
+      other.state = other.state == "running" ? "waiting" : "running";
+      other.since_ns = 0;
+    }
+    marks.mark(there);
+    StatusReport news = protocol::admin::news_since(there, changes - 1);
+    ASSERT_TRUE(protocol::admin::complete(news, shown));
+    shown = news;
+    History anew = history;
+    history.refresh(shown);
+    for (ClientReport& each : news.clients) each.changed = UINT64_MAX;
+    anew.refresh(news);
+    ASSERT_EQ(history.model().rows.size(), there.clients.size());
+    ui.selected = below(40) + 1;
+    const size_t width = below(9) == 0 ? 80 : 160;
+    ASSERT_EQ(text_of(draw(history.model(), ui, width, 600, lines)), text_of(draw(anew.model(), ui, width, 600)))
+        << changes << ", kind " << kind;
+  }
 }
 
 TEST(Pace, WholeReportsComeAsOftenAsTheirCostAllows) {

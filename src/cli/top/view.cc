@@ -16,9 +16,10 @@ using protocol::admin::ClientReport;
 constexpr char kForeign = '#';
 constexpr char kOverhead = '+';
 constexpr char kFree = '.';
-constexpr size_t kWide = 110;          // from here on there are more columns
-constexpr size_t kLinesOfGpu = 5;      // in full
-constexpr size_t kReasonColumns = 12;  // less is not worth a column
+constexpr size_t kWide = 110;           // from here on there are more columns
+constexpr size_t kLinesOfGpu = 5;       // in full
+constexpr size_t kLinesKeptMax = 4096;  // also of clients that have left
+constexpr size_t kReasonColumns = 12;   // less is not worth a column
 
 std::string bytes_of(int64_t bytes) { return format_bytes(static_cast<uint64_t>(std::max<int64_t>(bytes, 0))); }
 
@@ -171,7 +172,7 @@ std::string cell_text(const Column& column, const std::string& text) {
   return column.right ? fill + shown : shown + fill;
 }
 
-void draw_row(Screen& screen, const Row* row, bool selected, size_t width) {
+Line line_of(const Row* row, bool selected, size_t width) {
   const Style base = row == nullptr ? Style::kHeading : selected ? Style::kSelected : Style::kPlain;
   Line line;
   for (const Column& column : kColumns) {
@@ -187,7 +188,7 @@ void draw_row(Screen& screen, const Row* row, bool selected, size_t width) {
     line.add(" " + shortened(row != nullptr ? row->client.waiting_for : "WAITING FOR", width - line.columns() - 1), base);
   }
   if (base != Style::kPlain) line.fill_to(width, base);
-  screen.push_back(std::move(line));
+  return line;
 }
 
 // What the row has no columns for.
@@ -275,7 +276,22 @@ Line foot_line(const Ui& ui, const Model& model) {
 
 }  // namespace
 
+const Line& RowLines::line(const Row& row, bool selected, size_t width) {
+  if (by_client_.size() > kLinesKeptMax) by_client_.clear();
+  const auto [at, is_new] = by_client_.try_emplace(row.client.id);
+  Drawn& drawn = at->second;
+  std::string since = format_duration(row.client.since_ns);
+  if (!is_new && drawn.made == row.made && drawn.selected == selected && drawn.width == width && drawn.since == since) return drawn.line;
+  drawn = {row.made, std::move(since), selected, width, line_of(&row, selected, width)};
+  return drawn.line;
+}
+
 Screen draw(const Model& model, const Ui& ui, size_t width, size_t height) {
+  RowLines none;
+  return draw(model, ui, width, height, none);
+}
+
+Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLines& lines) {
   width = std::max<size_t>(width, 60);
   const bool live = height > 0;
   Screen screen;
@@ -289,7 +305,7 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height) {
     const bool in_full = !live || model.gpus.size() * kLinesOfGpu + 8 <= height;
     for (const GpuPanel& gpu : model.gpus) in_full ? draw_gpu(screen, model, gpu, width) : draw_gpu_short(screen, gpu, width);
     screen.emplace_back();
-    draw_row(screen, nullptr, false, width);
+    screen.push_back(line_of(nullptr, false, width));
     const std::vector<const Row*> rows = rows_shown(model, ui);
     const auto chosen = std::find_if(rows.begin(), rows.end(), [&](const Row* row) { return row->client.id == ui.selected; });
     if (live && chosen != rows.end()) draw_details(below, **chosen);
@@ -298,7 +314,7 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height) {
     const auto at = static_cast<size_t>(chosen - rows.begin());
     const size_t first = chosen != rows.end() && at >= room ? at - room + 1 : 0;
     for (size_t i = first; i < rows.size() && i - first < room; ++i)
-      draw_row(screen, rows[i], live && rows[i]->client.id == ui.selected, width);
+      screen.push_back(lines.line(*rows[i], live && rows[i]->client.id == ui.selected, width));
     for (const Row* row : live || width >= kWide ? std::vector<const Row*>() : rows) {
       if (!row->client.waiting_for.empty())
         screen.push_back(Line(fmt::format("{} {} waits for {}", row->letter, row->client.pid, row->client.waiting_for)));

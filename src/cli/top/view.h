@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "cli/top/model.h"
@@ -47,7 +48,24 @@ Wish press(Ui& ui, const Model& model, Key key);
 // The rows that are shown, in their order.
 std::vector<const Row*> rows_shown(const Model& model, const Ui& ui);
 
+// Lines of rows as they were drawn last, so that those that look the same are not made anew. For the rows of one History.
+class RowLines {
+ public:
+  const Line& line(const Row& row, bool selected, size_t width);
+
+ private:
+  struct Drawn {
+    uint64_t made = 0;
+    std::string since;
+    bool selected = false;
+    size_t width = 0;
+    Line line;
+  };
+  std::unordered_map<uint64_t, Drawn> by_client_;
+};
+
 // At most `height` lines of at most `width` columns; a height of 0: as many as there are, without what is for keys. From 60 columns on.
+Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLines& lines);
 Screen draw(const Model& model, const Ui& ui, size_t width, size_t height);
 
 }  // namespace nvshare::cli::top
