@@ -169,7 +169,7 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     if (hello->has_lock == 0 && hello->wants_lock != 0) give_lock(fd);
   } else if (*type == MessageType::kReqLock) {
     if (granted_) return complain("a request for the lock from its holder");
-    give_lock(fd);
+    if (script_.grants_most == 0 || grants_ < script_.grants_most) give_lock(fd);
   } else if (*type == MessageType::kMemUpdate) {
     const auto update = decode<MemUpdate>(packet);
     if (!update) return complain(update.error().text);

@@ -31,6 +31,7 @@ class ScriptedScheduler {
     uint64_t piecemeal_bytes = 0;
     uint64_t left_bytes = 0;  // of its memory that others do not take
     int gone_with_grant = 0;  // it ends as soon as it has given the lock so often; 0: never
+    int grants_most = 0;      // so often it gives the lock, and then no more; 0: always
   };
   struct Pause {
     int64_t used_ns;     // as the program says

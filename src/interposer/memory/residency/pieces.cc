@@ -148,14 +148,20 @@ size_t Pieces::leave(const Piece& piece) {
     if (block.doomed) return 0;
     for (uint32_t i = 0; i < block.chunk_count; ++i) {
       const Chunk& part = block.chunks[i];
-      const bool copied = part.state == ChunkState::kSwapped || (part.state == ChunkState::kResident && part.host.data != nullptr);
-      if (!copied) return 0;
+      // A load that was given up in the middle leaves parts behind that never came.
+      const bool absent = part.state == ChunkState::kSwapped || part.state == ChunkState::kFresh;
+      const bool copied = part.state == ChunkState::kResident && part.host.data != nullptr;
+      if (!absent && !copied) return 0;
     }
-    for (uint32_t i = 0; i < block.chunk_count; ++i) block.chunks[i].state = ChunkState::kMoving;
+    for (uint32_t i = 0; i < block.chunk_count; ++i) {
+      if (block.chunks[i].state == ChunkState::kResident) block.chunks[i].state = ChunkState::kMoving;
+    }
   }
   backing_.unmap(block, 0);
   Lock lock(blocks_.mutex);
-  for (uint32_t i = 0; i < block.chunk_count; ++i) block.chunks[i].state = ChunkState::kSwapped;
+  for (uint32_t i = 0; i < block.chunk_count; ++i) {
+    if (block.chunks[i].state == ChunkState::kMoving) block.chunks[i].state = ChunkState::kSwapped;
+  }
   block.in_resident = false;
   use_.drop_resident(block.bytes);
   return block.bytes;
