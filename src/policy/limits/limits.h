@@ -147,19 +147,26 @@ inline bool may_be_held(const Exclusive& is_exclusive, const Account& account) {
 // How long turns last beside limits, of one GPU as it is now.
 class Slices {
  public:
-  Slices(const Config& config, const Gpu& gpu) : per_(gpu.quota.period) {
+  Slices(const Config& config, const Gpu& gpu) : per_(gpu.quota.period), per_beside_(per_) {
     if (gpu.quota.mode == GpuMode::kRotation) return;
     const SchedulingMode& mode = config.scheduling_mode;
     fixed_ = config.scheduling_slice > 0 ? config.scheduling_slice : mode.slice_ms * kMillisecond;
-    if (mode.turns_of == SchedulingMode::TurnsOf::kWindow) per_ = window_of(config, gpu);
+    const bool of_window = mode.turns_of == SchedulingMode::TurnsOf::kWindow;
+    if (of_window) per_ = window_of(config, gpu);
+    per_beside_ = of_window ? per_ : std::min(per_, kPeriodMax);
   }
-  Duration of(int64_t quota) const { return std::max(fixed_ > 0 ? fixed_ : portion(per_, quota), kSliceMin); }
+  Duration of(int64_t quota) const { return of(quota, per_); }
   Duration of(const Account& account) const { return of(account.quota); }
   // How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
-  Duration half_band(const Account& account, int64_t rate) const { return portion(of(account), kWholeGpu - rate) / 2; }
+  Duration half_band(const Account& account, int64_t rate) const {
+    return portion(of(account.quota, account.slice.gappy ? per_beside_ : per_), kWholeGpu - rate) / 2;
+  }
 
  private:
+  Duration of(int64_t quota, Duration per) const { return std::max(fixed_ > 0 ? fixed_ : portion(per, quota), kSliceMin); }
+
   Duration per_, fixed_ = 0;
+  Duration per_beside_;  // of those that run beside others because they leave gaps: they take no turns, so that others' are no measure
 };
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs

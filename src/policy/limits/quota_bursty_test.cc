@@ -84,6 +84,29 @@ INSTANTIATE_TEST_SUITE_P(CyclesThatLose, BurstyUnderLimits,
                                            Row{4 * kMsec, 4 * kMsec, 1, 30, 0.86}, Row{10 * kMsec, 10 * kMsec, 1, 30, 0.9},
                                            Row{10 * kMsec, 10 * kMsec, 2, 30, 0.9}, Row{10 * kMsec, 10 * kMsec, 2, 30, 0.95}));
 
+// It asks for 31 % and may have 30. Its neighbours take turns, each in 250 ms once, where hand-overs take long.
+TEST(BurstyUnderALimit, OneThatAsksForHardlyMoreIsThrottledForShortBesideThoseThatTakeTurns) {
+  QuotaWorld world({}, 7);
+  world.efficiency_together = 0.9;
+  world.limit(1, kLimit);
+  const ClientId bursty = world.add_bursty(1, 2 * kMsec, 2 * kMsec, 20 * kUs).id;
+  for (const TenantId tenant : {2, 3}) {
+    world.limit(tenant, kLimit);
+    world.add(tenant, tenant == 2 ? 20 * kUs : kMsec).in_flight = 4 * kMsec;
+  }
+  world.run_for(kSettles);
+  Duration longest = 0, since = 0;
+  uint64_t bursts = world.job(bursty).bursts;
+  for (Duration ran = 0; ran < kLasts; ran += kMsec) {
+    world.run_for(kMsec);
+    since = world.job(bursty).bursts == bursts ? since + kMsec : 0;
+    bursts = world.job(bursty).bursts;
+    longest = std::max(longest, since);
+  }
+  ASSERT_EQ(world.broken(), std::nullopt) << world.describe();
+  EXPECT_LT(longest, 100 * kMsec) << world.describe();
+}
+
 // As on an H200: 35 us until the GPU runs a burst, 20 on average until its end is known, of which the library measures 40; and its message
 // comes late. Without a word of that 1 and 1 alone got 28.4, and 2 and 2 beside one 29.05, as on the GPU.
 INSTANTIATE_TEST_SUITE_P(
