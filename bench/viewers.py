@@ -15,14 +15,16 @@ are the scheduler's part, which lets viewers look at most every 50 ms, and the m
 (`sleeper_late_ms`): by how much a thread that sleeps for 5 ms, again and again, wakes up too late.
 
 At last grants of a busier load (--grant-rate) and the scheduler's processor time by the number of viewers (--counts: nine `top` and one page are
-ten, where there is a Chromium), in turn, in --pairs rounds, for each of --ways: `plain`; `raised`, the scheduler at nice
--10; `real-time`, scheduler and clients before all else, so that no viewer has the processor that they want, as where there are more processors
-than work: what is left of a difference is what viewers cost the scheduler itself.
+ten, where there is a Chromium), in turn, in --pairs rounds, for each of --ways: `plain`; `raised`, the scheduler at nice -10; `weighted`, the
+scheduler in a cgroup of ten times the usual CPU weight, as CPUWeight= of a systemd unit is, the load and the viewers in another; `grouped`, the
+same without the weight; `real-time`, scheduler and clients before all else, so that no viewer has the processor that they want, as where there
+are more processors than work: what is left of a difference is what viewers cost the scheduler itself.
 With --page-alone made-up reports stand in for all of that, and only the browser's processor time is measured: of the page in --page-folder.
 
 Processor time is the kernel's (/proc/PID/task/*/schedstat), of the page that of all of Chromium's processes.
 """
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -57,6 +59,8 @@ CALLED_ROWS = 300  # so many lines has the terminal that the probe is looked for
 LIMITS = (60, 160)
 TOP_NICE = 10  # `top` gives way to who is looked at
 RAISED_NICE = -10
+WEIGHTS = {"grouped": 100, "weighted": 1000}  # of the scheduler's cgroup
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def processor_s(pids):
@@ -82,6 +86,41 @@ def family(pid):
     for each in found:
         found += [child for child, parent in parents.items() if parent == each]
     return found
+
+
+def loop_held_up_s(pid):
+    """For how long its first thread, which grants, was ready to run while others had the processors."""
+    return int(pathlib.Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+class Cgroup:
+    """Of processors, version 1 or 2."""
+
+    def __init__(self, name, weight):
+        is_v2 = (CGROUPS / "cgroup.controllers").exists()
+        self.folder = (CGROUPS if is_v2 else CGROUPS / "cpu") / name
+        self.folder.mkdir()
+        try:
+            (self.folder / ("cpu.weight" if is_v2 else "cpu.shares")).write_text(str(weight if is_v2 else weight * 1024 // 100))
+        except OSError as problem:
+            self.folder.rmdir()
+            raise SystemExit(f"{self.folder} takes no weight: {problem}; --ways weighted and grouped take root and the controller cpu") from problem
+
+    def take(self, pids):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # one of a browser's, say
+                (self.folder / "cgroup.procs").write_text(str(pid))
+
+    def end(self):
+        """Its processes are back where they were, if they still live."""
+        for pid in (self.folder / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (self.folder.parent / "cgroup.procs").write_text(pid)
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                return self.folder.rmdir()
+            time.sleep(0.05)
+        raise SystemExit(f"{self.folder} has processes that do not end")
 
 
 def percentile(values, part):
@@ -462,11 +501,23 @@ def measure_grants(options):
         for way in options.ways.split(","):
             for count in map(int, options.counts.split(",")):
                 load = Load(options, options.grant_rate, options.seconds, START_S, way)
+                began = time.monotonic()
                 viewers = open_viewers(options, load, count)
+                groups = []
+                if way in WEIGHTS:
+                    groups = [Cgroup(f"nvs-viewers-{os.getpid()}-others", 100), Cgroup(f"nvs-viewers-{os.getpid()}", WEIGHTS[way])]
+                    groups[0].take([load.process.pid, *(pid for viewer in viewers for pid in viewer.pids())])
+                    groups[1].take([load.scheduler])
+                time.sleep(max(began + START_S - time.monotonic(), 0))
+                held_up, since = loop_held_up_s(load.scheduler), time.monotonic()
+                time.sleep(options.seconds * 0.8)
+                loop = {"loop_held_up_percent": (loop_held_up_s(load.scheduler) - held_up) * 100 / (time.monotonic() - since)}
                 mix = load.end()["mix"]
                 for viewer in viewers:
                     viewer.close()
-                found["runs"].append({"way": way, "viewers": count, **{key: mix[key] for key in (
+                for group in groups:
+                    group.end()
+                found["runs"].append({"way": way, "viewers": count, **loop, **{key: mix[key] for key in (
                     "grants", "grant_p50_ms", "grant_p99_ms", "cpu_percent", "scheduler_held_up_percent", "load_held_up_percent")}})
     return found
 
@@ -487,7 +538,7 @@ def main():
     parser.add_argument("--grant-rate", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=3, help="rounds of grants")
     parser.add_argument("--counts", default="0,10,0", help="how many viewers there are while grants are measured")
-    parser.add_argument("--ways", default="plain", help="plain,raised,real-time: grants; the latter two take root")
+    parser.add_argument("--ways", default="plain", help="plain,raised,weighted,grouped,real-time: grants; all but the first take root")
     parser.add_argument("--no-page", action="store_true", help="grants: ten `top` and no Chromium")
     parser.add_argument("--page-alone", action="store_true")
     parser.add_argument("--page-folder", type=pathlib.Path, default=made_up.PAGE, help="such as one of an earlier version")

@@ -205,9 +205,15 @@ Result<void> Daemon::serve_http() {
 }
 
 Result<void> Daemon::serve_http(const HttpEndpoint::Options& options) {
-  auto endpoint = HttpEndpoint::serve(options, loop_, [this](int64_t age_max_ns, uint64_t changes_min, SharedReports::Then then) {
-    reports_.ask(age_max_ns, changes_min, std::move(then));
-  });
+  auto endpoint = HttpEndpoint::serve(
+      options, loop_,
+      [this](int64_t age_max_ns, uint64_t changes_min, SharedReports::Then then) {
+        reports_.ask(age_max_ns, changes_min, std::move(then));
+      },
+      [this](uint64_t after) -> std::optional<TraceRing::Copied> {
+        if (engine_->parts().clients.all().size() > PastDesk::kClientsMax) return std::nullopt;
+        return engine_->parts().steps.remembered(after, monotonic_ns());
+      });
   if (!endpoint) return endpoint.error();
   if (options.metrics) spdlog::info("metrics at {}/metrics", (*endpoint)->url());
   if (options.page) spdlog::info("page at {}/", (*endpoint)->url());

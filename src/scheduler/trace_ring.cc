@@ -1,5 +1,6 @@
 #include "scheduler/trace_ring.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -74,27 +75,40 @@ void TraceRing::see(const policy::State& state, policy::Instant now) {
   }
 }
 
-TraceRing::Part TraceRing::read(uint64_t after, policy::Duration last, policy::Instant now) const {
-  Part part;
+TraceRing::Copied TraceRing::copy(uint64_t after, policy::Duration last, policy::Instant now) const {
+  Copied copied;
+  copied.now = now;
   size_t at = 0;
   if (after >= first_ && after <= first_ + entries_.size()) {
     at = static_cast<size_t>(after - first_);
   } else {
-    Clients clients = before_;
-    policy::Instant begin = begin_;
-    for (; last > 0 && at < entries_.size() && entries_[at].now < now - last; ++at) fold(entries_[at], clients);
-    if (last > 0 && at > 0) begin = now - last;
-    part.lines.push_back(encode_trace(TraceStart{NVSHARE_VERSION, std::nullopt}));
-    for (const auto& [client, known] : clients) {
-      part.lines.push_back(encode_trace(known.names));
-      if (known.sighting.seen.client == 0) continue;
-      part.lines.push_back(encode_trace(TraceSighting{begin, known.sighting.seen, known.sighting.waiting_for}));
-    }
+    copied.begins = true;
+    copied.clients = before_;
+    copied.begin = begin_;
+    for (; last > 0 && at < entries_.size() && entries_[at].now < now - last; ++at) fold(entries_[at], copied.clients);
+    if (last > 0 && at > 0) copied.begin = now - last;
   }
-  for (; at < entries_.size() && part.lines.size() < kLinesMost; ++at) part.lines.push_back(line_of(entries_[at]));
-  part.next = first_ + at;
-  part.more = at < entries_.size();
-  if (!part.more) part.lines.push_back(encode_trace(TraceEvent{now, policy::Tick{}}));  // what goes on went on until now
+  // Of a beginning less, by what its clients take.
+  const size_t lines = copied.begins ? 1 + 2 * copied.clients.size() : 0;
+  const size_t end = std::min(entries_.size(), at + (lines < kLinesMost ? kLinesMost - lines : 0));
+  copied.entries.assign(entries_.begin() + static_cast<std::ptrdiff_t>(at), entries_.begin() + static_cast<std::ptrdiff_t>(end));
+  copied.next = first_ + end;
+  copied.more = end < entries_.size();
+  return copied;
+}
+
+TraceRing::Part TraceRing::written(const Copied& copied) {
+  Part part;
+  if (copied.begins) part.lines.push_back(encode_trace(TraceStart{NVSHARE_VERSION, std::nullopt}));
+  for (const auto& [client, known] : copied.clients) {
+    part.lines.push_back(encode_trace(known.names));
+    if (known.sighting.seen.client == 0) continue;
+    part.lines.push_back(encode_trace(TraceSighting{copied.begin, known.sighting.seen, known.sighting.waiting_for}));
+  }
+  for (const Entry& entry : copied.entries) part.lines.push_back(line_of(entry));
+  part.next = copied.next;
+  part.more = copied.more;
+  if (!part.more) part.lines.push_back(encode_trace(TraceEvent{copied.now, policy::Tick{}}));  // what goes on went on until now
   return part;
 }
 

@@ -33,11 +33,8 @@ class TraceRing {
   };
   // after: Part::next of the part before; 0, or entries that are gone meanwhile: from the beginning, which the first line shows.
   // last: of a beginning, only what happened in that time; 0: all.
-  Part read(uint64_t after, policy::Duration last, policy::Instant now) const;
+  Part read(uint64_t after, policy::Duration last, policy::Instant now) const { return written(copy(after, last, now)); }
 
-  size_t bytes() const { return bytes_; }
-
- private:
   struct Entry {
     policy::Instant now;
     std::variant<TraceNames, TraceSighting, policy::ClientLeft, policy::SwapProgressed> what;
@@ -48,6 +45,22 @@ class TraceRing {
   };
   using Clients = std::map<policy::ClientId, Known>;
 
+  // The same before it is text, which takes many times as long: another thread may write it.
+  struct Copied {
+    bool begins = false;
+    Clients clients;            // of a beginning: what was known
+    policy::Instant begin = 0;  // when
+    std::vector<Entry> entries;
+    uint64_t next = 0;
+    bool more = false;
+    policy::Instant now = 0;
+  };
+  Copied copy(uint64_t after, policy::Duration last, policy::Instant now) const;
+  static Part written(const Copied& copied);
+
+  size_t bytes() const { return bytes_; }
+
+ private:
   static size_t bytes_of(const Entry& entry);
   static std::string line_of(const Entry& entry);
   static void fold(const Entry& entry, Clients& clients);

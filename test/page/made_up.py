@@ -8,18 +8,19 @@ import time
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "src/scheduler/viewers/page"
 FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/figures.js": ("figures.js", "text/javascript"),
-         "/tables.js": ("tables.js", "text/javascript"), "/page.js": ("page.js", "text/javascript")}
+         "/tables.js": ("tables.js", "text/javascript"), "/past.js": ("past.js", "text/javascript"), "/page.js": ("page.js", "text/javascript")}
 GIB = 1 << 30
 WAIT_S = 3
 
 
 class Scheduler:
     """Answers as the scheduler's page does (src/scheduler/viewers/page_site.h): `url`; change() changes a client's state, and its GPU's figures go on.
-    `told` counts its lines, `questions` has for each question the GPUs that it follows and its lines; all of it is told every `wait_s`, and once where that
+    `past`: what it remembers. `told` counts its lines, `questions` has for each question the GPUs that it follows and its lines; all of it is told every `wait_s`, and once where that
     is 0, as where too many follow."""
 
-    def __init__(self, gpus=8, clients=200, wait_s=WAIT_S):
+    def __init__(self, gpus=8, clients=200, wait_s=WAIT_S, past="\n"):
         self.told, self.questions, self.wait_s, self.closed = 0, [], wait_s, False
+        self.past = past
         self.begin, self.changes, self.changed = time.monotonic(), 1, threading.Condition()
         self.gpus = [f"GPU-{number:04}" for number in range(gpus)]
         self.clients = [{"id": number + 1, "at": 1, "gpu": self.gpus[number % gpus], "state": "idle", "turns": 0} for number in range(clients)]
@@ -32,11 +33,12 @@ class Scheduler:
             def do_GET(self):
                 path, _, query = self.path.partition("?")
                 name, kind = FILES.get(path, (None, "application/x-ndjson"))
+                lines = [owner.past.encode()] if path == "/past.jsonl" else None
                 self.send_response(200)
                 self.send_header("Content-Type", kind)
                 self.end_headers()
                 with contextlib.suppress(ConnectionError):  # its reader has gone
-                    for part in [(PAGE / name).read_bytes()] if name else owner.lines(query):
+                    for part in [(PAGE / name).read_bytes()] if name else lines or owner.lines(query):
                         self.wfile.write(part)
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -418,6 +418,38 @@ class ManyGpus(unittest.TestCase):
                 return
         self.fail("changes wait for whole reports")
 
+    def test_the_past_begins_before_the_page_was_opened(self):
+        gpu, second, gib = "GPU-0000", int(1e9), 1 << 30
+        def seen(now, client, state, resident):
+            return {"now": now * second, "seen": {"client": client, "tenant": client, "gpu": 0, "state": state, "memory": {"resident": resident}}}
+        lines = [
+            {"release": "1.2.3"}, {"names": {"client": 1, "tenant": 1, "gpu": f"made up, {gpu}"}}, {"names": {"client": 2, "tenant": 2, "gpu": f"made up, {gpu}"}},
+            {"names": {"client": 3, "tenant": 3, "gpu": f"made up, {gpu}"}},
+            # For a minute: one runs and leaves room for the other half way, of which one has the memory alone; a third has left.
+            seen(100, 1, "running", 30 * gib), seen(100, 2, "waiting", 0), seen(100, 3, "running", gib), {"event": "ClientLeft", "now": 104 * second, "client": 3},
+            seen(130, 1, "waiting", 0), seen(130, 2, "loading", 0), seen(136, 2, "running", 40 * gib), {"event": "Tick", "now": 160 * second}]
+        scheduler = made_up.Scheduler(clients=2, gpus=1, past="".join(json.dumps(line) + "\n" for line in lines))
+        self.addCleanup(scheduler.close)
+        tab = self.browser.open(scheduler.url)
+        self.addCleanup(tab.close)
+        self.assertTrue(tab.wait_for(f"document.querySelector('[data-gpu={gpu}]') !== null"))
+        cells = f"remembered.cellsOf({json.dumps(scheduler.past)}, 0, 3000).get('{gpu}')"
+        self.assertEqual(tab.evaluate(f"{cells}.map((cell) => cell.at).join()"), ",".join(map(str, range(-20, 0))))
+        entry = f"((at, tenant) => {{ const cell = {cells}.find((each) => each.at === at); return JSON.stringify(cell.tenants.get(tenant) || null); }})"
+        parts = {key: json.loads(tab.evaluate(f"{entry}({key[0]}, {key[1]})")) for key in ((-20, 1), (-20, 2), (-20, 3), (-19, 3), (-10, 2), (-1, 1), (-1, 2))}
+        nothing = {"resident": 0, "ran": 0, "moved": 0, "waited": 0, "took": 3000}
+        self.assertEqual(parts[-20, 1], {**nothing, "resident": 30 * gib, "ran": 3000})
+        self.assertEqual(parts[-20, 2], {**nothing, "waited": 3000})
+        self.assertEqual(parts[-19, 3], {**nothing, "ran": 1000}, "it left after a second of that")
+        self.assertEqual(parts[-10, 2], {**nothing, "moved": 3000})
+        self.assertEqual(parts[-1, 1], {**nothing, "waited": 3000})
+        self.assertEqual(parts[-1, 2], {**nothing, "resident": 40 * gib, "ran": 3000})
+        # And in the page: both have turns, drawn for a minute of the two that the picture has room for, before anything has happened since.
+        turns = f"document.querySelector('[data-gpu={gpu}] .turns svg')"
+        self.assertTrue(tab.wait_for(f"{turns}?.querySelectorAll('path.t0, path.t1').length >= 3", 5), "two that ran, and one whose memory moved")
+        begins = tab.evaluate(f"Math.min(...[...{turns}.querySelectorAll('path.t0')].map((path) => path.getBBox().x)) / {turns}.viewBox.baseVal.width")
+        self.assertLess(begins, 0.6, "of the picture")
+
     def test_columns_keep_their_widths_until_a_text_needs_more(self):
         scheduler = made_up.Scheduler(wait_s=1)
         self.addCleanup(scheduler.close)

@@ -30,6 +30,7 @@ class PolicySteps {
   TraceRing::Part recorded(const protocol::admin::TraceRequest& request, policy::Instant now) const {
     return ring_.read(request.after, request.last_ns, now);
   }
+  TraceRing::Copied remembered(uint64_t after, policy::Instant now) const { return ring_.copy(after, 0, now); }
 
   uint64_t changes() const { return changes_; }                              // StatusReport::changes
   uint64_t changes_on(policy::GpuId gpu) const { return on_gpus_.on(gpu); }  // the last of them that was there

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "loop/event_loop.h"
 #include "scheduler/viewers/page_site.h"
+#include "scheduler/viewers/past_desk.h"
 #include "scheduler/viewers/report_desk.h"
 
 namespace nvshare::scheduler {
@@ -24,7 +25,8 @@ class HttpEndpoint {
   };
 
   // The error names what cannot be served and the address.
-  static Result<std::unique_ptr<HttpEndpoint>> serve(const Options& options, EventLoop& loop, ReportDesk::Look look);
+  static Result<std::unique_ptr<HttpEndpoint>> serve(const Options& options, EventLoop& loop, ReportDesk::Look look,
+                                                     PastDesk::Read read_past = {});
   // Takes milliseconds.
   virtual ~HttpEndpoint() = default;
 
@@ -32,7 +34,7 @@ class HttpEndpoint {
   // for that are answered. Any thread.
   virtual void changed(uint64_t changes, ReportDesk::OnGpus on_gpus = {}) = 0;
 
-  // From the loop's thread, before the loop or what `look` needs goes away: no report is asked for from then on.
+  // From the loop's thread, before the loop or what `look` and `read_past` need goes away: nothing is asked for from then on.
   virtual void stop_asking() = 0;
 
   virtual std::string url() const = 0;  // "http://127.0.0.1:9402"

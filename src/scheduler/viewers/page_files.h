@@ -7,6 +7,7 @@ extern const char kPageHtml[];
 extern const char kPageCss[];
 extern const char kPageFigures[];
 extern const char kPageTables[];
+extern const char kPagePast[];
 extern const char kPageScript[];
 
 }  // namespace nvshare::scheduler

@@ -27,7 +27,7 @@ constexpr int64_t kWholeEveryNs = 3'000'000'000, kWholeLateNs = 6'000'000'000;
 constexpr int kNewsForLate = 2;  // they have the amounts of what has changed, too
 constexpr int64_t kBusyPauseNs = 1'000'000'000;
 constexpr size_t kGpusMax = 64;  // that a question names
-constexpr char kReportPath[] = "/status.json", kFeedPath[] = "/status.jsonl";
+constexpr char kReportPath[] = "/status.json", kFeedPath[] = "/status.jsonl", kPastPath[] = "/past.jsonl";
 constexpr char kFeedType[] = "application/x-ndjson";
 constexpr size_t kTokenMin = 16, kTokenMax = 256;
 
@@ -174,8 +174,8 @@ class PageFeed final : public HttpFeed {
 
 class PageSite final : public HttpSite {
  public:
-  PageSite(std::shared_ptr<ReportDesk> desk, std::string token, int64_t feed_lives_ns)
-      : token_(std::move(token)), feed_lives_ns_(feed_lives_ns), desk_(std::move(desk)) {
+  PageSite(std::shared_ptr<ReportDesk> desk, std::shared_ptr<PastDesk> past, std::string token, int64_t feed_lives_ns)
+      : token_(std::move(token)), feed_lives_ns_(feed_lives_ns), desk_(std::move(desk)), past_(std::move(past)) {
     const auto add = [&](const char* path, const char* type, const char* text) {
       files_.push_back({path, type, std::make_shared<const std::string>(text)});
     };
@@ -183,12 +183,14 @@ class PageSite final : public HttpSite {
     add("/page.css", "text/css; charset=utf-8", kPageCss);
     add("/figures.js", "text/javascript; charset=utf-8", kPageFigures);
     add("/tables.js", "text/javascript; charset=utf-8", kPageTables);
+    add("/past.js", "text/javascript; charset=utf-8", kPagePast);
     add("/page.js", "text/javascript; charset=utf-8", kPageScript);
   }
 
   std::optional<HttpResponse> answer(const HttpRequest& request) override {
     const auto file = std::find_if(files_.begin(), files_.end(), [&](const File& each) { return each.path == request.path; });
-    if (file == files_.end() && request.path != kReportPath && request.path != kFeedPath) return std::nullopt;
+    const bool is_of_reports = request.path == kReportPath || request.path == kFeedPath || request.path == kPastPath;
+    if (file == files_.end() && !is_of_reports) return std::nullopt;
     HttpResponse response = token_.empty() && !is_named_by_nobody(request.host)
                                 ? plain_response("403 Forbidden", "ask by IP address, or as localhost\n")
                             : file != files_.end() ? HttpResponse{"200 OK", file->type, "", file->text}
@@ -223,6 +225,11 @@ class PageSite final : public HttpSite {
       response.feed = std::make_unique<PageFeed>(desk_, request.query, feed_lives_ns_);
       return response;
     }
+    if (request.path == kPastPath) {
+      response.type = kFeedType;
+      response.body = past_->lines();
+      return response.body ? std::move(response) : too_busy();
+    }
     const ReportDesk::Report now = desk_.report(0);
     if (!now) return too_busy();
     response.type = "application/json";
@@ -234,12 +241,14 @@ class PageSite final : public HttpSite {
   const int64_t feed_lives_ns_;
   std::vector<File> files_;
   RoundDesk desk_;
+  const std::shared_ptr<PastDesk> past_;
 };
 
 }  // namespace
 
-std::unique_ptr<HttpSite> make_page_site(std::shared_ptr<ReportDesk> desk, std::string token, int64_t feed_lives_ns) {
-  return std::make_unique<PageSite>(std::move(desk), std::move(token), feed_lives_ns);
+std::unique_ptr<HttpSite> make_page_site(std::shared_ptr<ReportDesk> desk, std::shared_ptr<PastDesk> past, std::string token,
+                                         int64_t feed_lives_ns) {
+  return std::make_unique<PageSite>(std::move(desk), std::move(past), std::move(token), feed_lives_ns);
 }
 
 Result<std::string> read_page_token(const std::string& path) {

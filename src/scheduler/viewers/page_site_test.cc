@@ -37,14 +37,31 @@ class PageSiteTest : public ::testing::Test {
     options.address = "127.0.0.1:0";
     options.page = true;
     options.page_token = token;
-    auto endpoint = HttpEndpoint::serve(options, loop_, [this](int64_t age_max_ns, uint64_t changes_min, SharedReports::Then then) {
-      reports_.ask(age_max_ns, changes_min, std::move(then));
-    });
+    auto endpoint = HttpEndpoint::serve(
+        options, loop_,
+        [this](int64_t age_max_ns, uint64_t changes_min, SharedReports::Then then) {
+          reports_.ask(age_max_ns, changes_min, std::move(then));
+        },
+        [this](uint64_t after) { return past(after); });
     ASSERT_TRUE(endpoint) << endpoint.error().text;
     endpoint_ = std::move(*endpoint);
     report_.version = "1.2.3";
     report_.tenants.emplace_back().name = "<script>alert(1)</script>";
     thread_ = std::thread([this] { loop_.run(); });
+  }
+  // Of three parts, the last of them with one client's sighting.
+  std::optional<TraceRing::Copied> past(uint64_t after) {
+    if (has_many_clients_) return std::nullopt;
+    ++past_reads_;
+    TraceRing::Copied copied;
+    copied.begins = after == 0 || past_is_lost_;
+    copied.now = 5'000'000'000;
+    copied.next = after + 7;
+    copied.more = after < 14;
+    policy::ClientGlimpse seen{};
+    seen.client = 31;
+    if (!copied.more) copied.entries.push_back({4'000'000'000, TraceSighting{4'000'000'000, seen, ""}});
+    return copied;
   }
   void TearDown() override {
     endpoint_.reset();
@@ -148,6 +165,8 @@ class PageSiteTest : public ::testing::Test {
                            return report_;
                          }};
   std::unique_ptr<HttpEndpoint> endpoint_;
+  std::atomic<int> past_reads_ = 0;
+  std::atomic<bool> has_many_clients_ = false, past_is_lost_ = false;
   std::thread thread_;
 };
 
@@ -482,6 +501,44 @@ TEST_F(PageToken, OneLineThatNobodyElseCanReadIsTaken) {
   ASSERT_FALSE(none);
   EXPECT_NE(std::string(none.error().text).find(path_), std::string::npos);
   EXPECT_FALSE(read_page_token("/tmp"));
+}
+
+TEST_F(PageSiteTest, WhatTheSchedulerRemembersIsToldInLinesAndAtMostOnceASecond) {
+  start();
+  const std::string answer = ask("GET /past.jsonl");
+  EXPECT_NE(answer.find("200 OK"), std::string::npos) << answer;
+  const std::string body = answer.substr(answer.find("\r\n\r\n") + 4);
+  EXPECT_EQ(std::count(body.begin(), body.end(), '\n'), 3) << body;  // the release, the client, the time until which it went on
+  EXPECT_NE(body.find("\"client\":31"), std::string::npos) << body;
+  EXPECT_NE(body.find("\"Tick\""), std::string::npos) << body;
+  EXPECT_EQ(past_reads_, 3);
+  const int64_t began = monotonic_ns();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(ask("GET /past.jsonl").substr(answer.find("\r\n\r\n") + 4), body);
+  EXPECT_LE(past_reads_, 3 + 3 * (1 + (monotonic_ns() - began) / 1'000'000'000));
+}
+
+TEST_F(PageSiteTest, APastOfTooManyClientsIsNone) {
+  start();
+  has_many_clients_ = true;
+  const std::string answer = ask("GET /past.jsonl");
+  EXPECT_NE(answer.find("200 OK"), std::string::npos) << answer;
+  EXPECT_EQ(answer.substr(answer.find("\r\n\r\n") + 4), "");
+  EXPECT_EQ(past_reads_, 0);
+}
+
+TEST_F(PageSiteTest, APastThatWentOnFasterThanItWasReadIsNone) {
+  start();
+  past_is_lost_ = true;
+  const std::string answer = ask("GET /past.jsonl");
+  EXPECT_EQ(answer.substr(answer.find("\r\n\r\n") + 4), "");
+  EXPECT_EQ(past_reads_, 2);
+}
+
+TEST_F(PageSiteTest, ThePastIsForThoseWithTheToken) {
+  start(kToken);
+  EXPECT_NE(ask("GET /past.jsonl").find("401"), std::string::npos);
+  EXPECT_EQ(past_reads_, 0);
+  EXPECT_NE(ask("GET /past.jsonl", std::string("Host: x\r\nAuthorization: Bearer ") + kToken + "\r\n").find("200 OK"), std::string::npos);
 }
 
 }  // namespace

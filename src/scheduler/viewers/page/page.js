@@ -59,9 +59,24 @@
     cells.splice(-1, 0, {at: later.at - 1, foreign: later.foreign, tenants});
   };
 
+  // What the scheduler remembers of the time before the first report, before the cells that were made since.
+  const putBefore = (history, older) => {
+    const [first] = history.cells;
+    const before = older.filter((cell) => !first || cell.at < first.at), same = first && older.find((cell) => cell.at === first.at);
+    for (const cell of before) cell.foreign = first ? first.foreign : 0;
+    for (const [tenant, entry] of same ? same.tenants : []) {
+      const now = first.tenants.get(tenant);
+      if (now) for (const name of ['ran', 'moved', 'waited', 'took']) now[name] += entry[name];
+    }
+    history.cells.unshift(...before);
+  };
+
   const remember = (report, now) => {
     const uptime = report.uptime_ns / 1e6;  // of the report, which may have been made for another viewer
-    if (epoch !== report.epoch) { past.clear(); letters.clear(); before = null; epoch = report.epoch; }
+    if (epoch !== report.epoch) {
+      past.clear(); letters.clear(); before = null; epoch = report.epoch;
+      askForPast();
+    }
     const known = new Set(report.tenants.map((tenant) => tenant.id));
     for (const id of letters.keys()) if (!known.has(id)) letters.delete(id);
     const view = report.gpus.map((gpu) => {
@@ -468,6 +483,27 @@
       for (const each of parts) if (!line(each)) return;
     }
   };
+  const tokenHeader = () => {
+    const token = sessionStorage.getItem(kTokenKey);
+    return token ? {Authorization: `Bearer ${token}`} : {};
+  };
+  // Once for each scheduler. Without an answer the past begins now.
+  async function askForPast() {
+    const mine = epoch;
+    try {
+      const answer = await fetch('past.jsonl', {cache: 'no-store', credentials: 'omit', headers: tokenHeader()});
+      if (!answer.ok) return;
+      const text = await answer.text(), now = performance.now();
+      if (mine !== epoch || !text) return;
+      for (const [uuid, cells] of remembered.cellsOf(text, now, kCellMs)) {
+        if (!past.has(uuid)) continue;
+        putBefore(past.get(uuid), cells);
+        if (onScreen.has(uuid)) showAgain(uuid);
+      }
+    } catch (problem) {
+      console.warn(problem);
+    }
+  }
   let asking = 0, question = null;  // what is followed now, to be taken back
   const giveUp = () => {
     ++asking;
@@ -486,7 +522,7 @@
     let patience = setTimeout(() => asked.abort(), kPatienceMs);
     try {
       const answer = await fetch(url, {
-        cache: 'no-store', credentials: 'omit', signal: asked.signal, headers: token ? {Authorization: `Bearer ${token}`} : {},
+        cache: 'no-store', credentials: 'omit', signal: asked.signal, headers: tokenHeader(),
       });
       if (answer.status === 401) return askForToken(token ? 'The token is wrong' : 'The scheduler asks for a token');
       if (!answer.ok) throw new Error((await answer.json()).error);
