@@ -42,7 +42,8 @@ std::vector<std::string> cut_program(std::vector<std::string>& words, const CLI:
       return program;
     }
     const CLI::Option* option = run.get_option_no_throw(word);
-    if (option != nullptr && option->get_items_expected_max() > 0) ++i;
+    const bool is_followed = i + 1 < words.size() && words[i + 1] != "--";  // else its value is missing
+    if (option != nullptr && option->get_items_expected_max() > 0 && is_followed) ++i;
   }
   return {};
 }
@@ -63,13 +64,19 @@ size_t distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
+// Of a few letters few may be others; or it is the name's beginning.
+bool may_be_meant(const std::string& word, const std::string& name) {
+  const size_t others = distance(word, name);
+  return (others <= 2 && 2 * others < std::max(word.size(), name.size())) || (word.size() > 3 && name.starts_with(word));
+}
+
 // "accepted: a, b, c", and the one that `word` may have been meant for.
 std::string accepted(const std::vector<std::string>& names, const std::string& word) {
   std::string list;
   std::string nearest;
   for (const std::string& name : names) {
     list += (list.empty() ? "" : ", ") + name;
-    if (distance(word, name) <= 2 && (nearest.empty() || distance(word, name) < distance(word, nearest))) nearest = name;
+    if (may_be_meant(word, name) && (nearest.empty() || distance(word, name) < distance(word, nearest))) nearest = name;
   }
   return "accepted: " + list + (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
 }
@@ -206,7 +213,8 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   run_app
       ->add_option("--after", options.after,
                    "begin when this tenant has ended: its name or id; of a Slurm job, job=NUMBER; may be repeated")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(not_empty());
   run_app->add_option("--timeout", options.timeout, "wait so long at most, such as 90s or 10min; then the exit code is 124")
       ->check(not_empty());
   run_app->add_flag("--quiet", options.quiet, "no start line, and none while the program waits for a turn");

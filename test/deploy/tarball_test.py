@@ -75,6 +75,8 @@ class Tarball(unittest.TestCase):
         self.assertNotIn("two releases", releases)
         self.assertEqual(run(self.root / "bin/nvshare", "--version"), run(self.root / "bin/nvsharectl", "--version"))
         self.assertRegex(run(self.root / "bin/nvshare-scheduler", "--version"), r"^\d+\.\d+\.\d+")
+        nothing = subprocess.run([self.root / "bin/nvshare"], capture_output=True, text=True, check=False)
+        self.assertEqual((nothing.returncode, nothing.stderr), (125, "nvshare: no program is named; for instance: nvshare python3 train.py\n"))
 
     def test_a_job_on_its_stand_in(self):
         own = self.folder / "own"

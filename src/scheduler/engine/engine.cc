@@ -1,5 +1,6 @@
 #include "scheduler/engine/engine.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,21 @@ Departures::IsAlive alive_by(StartTimeOf start_time_if_alive) {
   return [start_time_if_alive = std::move(start_time_if_alive)](pid_t pid, uint64_t start_time) {
     return pid > 0 && start_time != 0 && start_time_if_alive(pid) == start_time;
   };
+}
+
+// `text` names no tenant, or several. Of a long list its beginning is said.
+Error not_one_of(const Tenants& tenants, const std::string& text) {
+  constexpr size_t kBytesMax = 200;
+  std::string all, same;
+  const auto add = [](std::string& list, const Tenant& tenant) {
+    if (list.size() < kBytesMax) list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", tenant.name, tenant.id);
+  };
+  for (const auto& [key, tenant] : tenants.all()) {
+    add(all, tenant);
+    if (tenant.name == text) add(same, tenant);
+  }
+  if (!same.empty()) return error_format("several tenants are called '%.80s': %s; name one by its id", text.c_str(), same.c_str());
+  return error_format("there is no tenant '%.80s'; there are: %s", text.c_str(), all.empty() ? "none" : all.c_str());
 }
 
 }  // namespace
@@ -134,9 +150,7 @@ Result<void> Engine::set(const protocol::admin::SetRequest& request, policy::Ins
   Tenant* tenant = nullptr;
   if (!request.tenant.empty()) {
     tenant = tenants_.find(request.tenant);
-    if (tenant == nullptr)
-      return error_format("there is no tenant '%.80s', or several of that name; use its id, which 'nvsharectl status' shows",
-                          request.tenant.c_str());
+    if (tenant == nullptr) return not_one_of(tenants_, request.tenant);
   }
   Result<Settings> changed = change_settings(settings_, {request.settings.begin(), request.settings.end()});
   if (!changed) return changed.error();

@@ -1,4 +1,6 @@
 // The engine without sockets: what it makes of NVML's figures, and what it believes of what clients say.
+#include <fmt/format.h>
+
 #include "scheduler/testing/test_engine.h"
 
 namespace nvshare::scheduler {
@@ -232,6 +234,25 @@ TEST_F(EngineTest, AClaimDoesNotGrowPastTheTenantsLimit) {
   ASSERT_TRUE(engine().set({{}, tenant, 256 * kMiB, {}, {}}, now_));
   send(1, protocol::MemUpdate{{kGiB, 0, 0, 0, 0}, 0, 0, 0, 0, 0});
   EXPECT_EQ(client(0).allocated, kGiB) << "what it had before";
+}
+
+TEST_F(EngineTest, ANameOfNoTenantOrOfSeveralIsAnsweredWithThoseThereAre) {
+  const auto refusal = [&](const std::string& tenant) {
+    const Result<void> done = engine().set({{}, tenant, kGiB, {}, {}}, now_);
+    return done ? std::string("no refusal") : std::string(done.error().text);
+  };
+  EXPECT_EQ(refusal("nobody"), "there is no tenant 'nobody'; there are: none");
+  join(1, 1001, kGiB, 0);
+  join(2, 1002, kGiB, 0);
+  const std::string one = fmt::format("test ({})", client(0).tenant), other = fmt::format("test ({})", client(1).tenant);
+  ASSERT_NE(one, other);
+  const std::string none = refusal("nobody"), several = refusal("test");
+  EXPECT_TRUE(none.starts_with("there is no tenant 'nobody'; there are: ")) << none;
+  EXPECT_TRUE(several.starts_with("several tenants are called 'test': ") && several.ends_with("; name one by its id")) << several;
+  for (const std::string& text : {none, several}) {
+    EXPECT_NE(text.find(one), std::string::npos) << text;
+    EXPECT_NE(text.find(other), std::string::npos) << text;
+  }
 }
 
 // What viewers wait for; a memory limit is the ledger's business, which no step of the policy sees.
