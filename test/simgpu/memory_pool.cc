@@ -47,6 +47,16 @@ Pool* find(CUmemoryPool handle) {
   return pool != nullptr && pool->alive.load() ? pool : nullptr;
 }
 
+// A driver goes by what lies there then, or crashes.
+Pool* find_for_question(CUmemoryPool handle, const char* call) {
+  Pool* pool = find(handle);
+  if (pool != nullptr || handle == nullptr) return pool;
+  here().faults.fetch_add(1);
+  Machine::get().shared().faults_seen.fetch_add(1);
+  std::fprintf(stderr, "simgpu: fault: pid %d: %s of a pool that was destroyed\n", getpid(), call);
+  return nullptr;
+}
+
 Pool* pool_of(int device, bool current, bool managed = false) {
   DevicePools& pools = DevicePools::get();
   std::lock_guard lock(pools.mutex);
@@ -290,7 +300,9 @@ SIM_API CUresult cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle, C
   return import_pool_pointer(*data, pool->exporter, pool->number, pool, out);
 }
 
-SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) { return find(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
+SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
+  return find_for_question(handle, "cuMemPoolTrimTo") == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
 SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* access, size_t count) {
   Pool* pool = find(handle);
   if (pool == nullptr || (access == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
@@ -319,7 +331,7 @@ SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handl
 }
 
 SIM_API CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  Pool* pool = find(handle);
+  Pool* pool = find_for_question(handle, "cuMemPoolGetAttribute");
   if (pool == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   uint64_t wide = 0;
   switch (attribute) {

@@ -30,6 +30,8 @@ extern "C" {
 
 NVSHARE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   Process& process = Entry().process();
+  if (!process.active()) return call_real<&RealDriver::cuMemPoolCreate>(pool, properties);
+  Lock lock(process.pools.lives);
   CUresult result = call_real<&RealDriver::cuMemPoolCreate>(pool, properties);
   if (result != CUDA_SUCCESS) return result;
   Pools::Pool made;
@@ -45,11 +47,13 @@ NVSHARE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps
 
 NVSHARE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   Process& process = Entry().process();
+  if (!process.active()) return call_real<&RealDriver::cuMemPoolDestroy>(pool);
+  Lock lock(process.pools.lives);
   CUresult result = call_real<&RealDriver::cuMemPoolDestroy>(pool);
   if (result != CUDA_SUCCESS) return result;
   Pools::Pool known;
   // Its allocations live on. Those of the driver's stay counted until the pool would be trimmed, which it cannot be any more.
-  if (process.active() && process.pools.find(pool, &known) && known.foreign) {
+  if (process.pools.find(pool, &known) && known.foreign) {
     if (Device* device = process.device(known.ordinal)) device->memory().driver.release(reinterpret_cast<uintptr_t>(pool));
   }
   process.pools.gone(pool);
@@ -60,6 +64,8 @@ NVSHARE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 NVSHARE_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type,
                                                            unsigned long long flags) {
   Process& process = Entry().process();
+  if (!process.active()) return call_real<&RealDriver::cuMemPoolImportFromShareableHandle>(pool, handle, type, flags);
+  Lock lock(process.pools.lives);
   CUresult result = call_real<&RealDriver::cuMemPoolImportFromShareableHandle>(pool, handle, type, flags);
   if (result != CUDA_SUCCESS) return result;
   Pools::Pool imported;

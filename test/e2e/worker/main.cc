@@ -74,6 +74,7 @@ constexpr Mode kModes[] = {
     {"managed", run_managed},
     {"graph-memory", run_graph_memory},
     {"pools", run_pools},
+    {"ending-pools", run_ending_pools},
     {"bursts", run_bursts},
     {"steady", run_steady},
     {"eager-threads", run_eager_threads},

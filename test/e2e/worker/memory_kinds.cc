@@ -394,4 +394,24 @@ void run_load(const Options& options) {
   release_primary();
 }
 
+// Many pools made for sharing, which the driver serves, end one right after the other.
+void run_ending_pools(const Options& options) {
+  retain_primary();
+  Desk desk;
+  CUstream stream = desk.place.stream;
+  const size_t count = options.number("pools", 100);
+  say("pools");
+  while (!options.told_to_stop()) {
+    std::vector<CUmemoryPool> pools;
+    for (size_t i = 0; i < count; ++i) {
+      pools.push_back(make_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+      CUdeviceptr memory = 0;
+      check(cuda().cuMemAllocFromPoolAsync(&memory, 4096, pools.back(), stream), "cuMemAllocFromPoolAsync of a pool for sharing");
+      check(cuda().cuMemFreeAsync(memory, stream), "cuMemFreeAsync");
+    }
+    for (const CUmemoryPool pool : pools) check(cuda().cuMemPoolDestroy(pool), "cuMemPoolDestroy");
+  }
+  release_primary();
+}
+
 }  // namespace nvshare::e2e

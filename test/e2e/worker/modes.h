@@ -55,6 +55,7 @@ void run_load(const Options& options);
 void run_managed(const Options& options);
 void run_graph_memory(const Options& options);
 void run_pools(const Options& options);
+void run_ending_pools(const Options& options);
 void run_bursts(const Options& options);
 void run_steady(const Options& options);
 void run_eager_threads(const Options& options);

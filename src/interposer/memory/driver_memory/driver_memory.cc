@@ -167,6 +167,7 @@ void DriverMemory::trimmed(uint64_t store) {
 
 void DriverMemory::trim() {
   std::vector<uint64_t> stores;
+  Lock pools_stay(device_.process().pools.lives);
   {
     Lock lock(mutex_);
     for (const Holding& holding : holdings_) {

@@ -3,7 +3,7 @@
 // process (made to be exported, or imported), or that other GPUs may use, or that is host memory or managed memory: the driver serves it.
 // Allocations of managed memory are charged like those of cuMemAllocManaged; their pages come and go with demand, so no GPU counts them.
 //
-// Thread-safe; its mutex is a leaf, and no call of the driver is made with it held.
+// Thread-safe; its own mutex is a leaf, and no call of the driver is made with it held.
 #pragma once
 
 #include <atomic>
@@ -29,6 +29,10 @@ class Pools {
     size_t used_high = 0;
     size_t reserved_high = 0;
   };
+
+  // Held from before the driver makes or ends a pool until that is known here, and while the driver is asked about the pools that it serves
+  // on our own account: once a pool has ended, its handle is nobody's or another pool's. Comes before all other mutexes.
+  Mutex lives;
 
   // What the program made or the driver has. A default pool is made known when it is first looked for.
   void made(const Pool& pool);
