@@ -378,7 +378,8 @@ CUresult ProgramVmm::unmap(CUdeviceptr address, size_t bytes) {
       }
       return real_driver().cuMemUnmap(address, bytes);  // no memory of ours: the driver judges
     }
-    const CUresult result = for_each_stretch(mappings, [&](Stretch stretch) REQUIRES(mutex_) {
+    const CUresult result = for_each_stretch(mappings, [&](Stretch stretch) {
+      held(mutex_);
       const CUdeviceptr base = stretch.front()->base;
       const CUresult unmapped = stretch.front()->placed ? real_driver().cuMemUnmap(base, bytes_of(stretch)) : cuda::CUDA_SUCCESS;
       if (unmapped != cuda::CUDA_SUCCESS) return unmapped;
