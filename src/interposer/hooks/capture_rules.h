@@ -1,7 +1,7 @@
 // Whether a stream captures, and what a capture forbids in the threads whose mode it is not relaxed for, and ours would do unnoticed.
 #pragma once
 
-#include "interposer/hooks/reach.h"
+#include "interposer/hooks/current_context.h"
 #include "interposer/process/green_contexts.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
-#include "interposer/hooks/reach.h"
+#include "interposer/hooks/memory_kinds.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {

@@ -7,6 +7,8 @@
 // captures no memory leaves the GPU, so that such a call in a capture never waits, unless it is wrong.
 #pragma once
 
+#include "interposer/hooks/current_context.h"
+#include "interposer/hooks/memory_kinds.h"
 #include "interposer/hooks/reach.h"
 #include "interposer/hooks/submit.h"
 

@@ -2,8 +2,8 @@
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/capture_rules.h"
 #include "interposer/hooks/entry.h"
+#include "interposer/hooks/memory_kinds.h"
 #include "interposer/hooks/nowhere.h"
-#include "interposer/hooks/reach.h"
 #include "interposer/memory/limits/charges.h"
 #include "interposer/memory/pools/pools.h"
 #include "interposer/process/green_contexts.h"
@@ -93,10 +93,14 @@ bool context_lives(Process& process) {
   return !process.current_is_gone();
 }
 
-// What another process handed over is for the context that opened it (measured).
 bool is_current(Process& process, CUcontext context) {
   CUcontext current = nullptr;
   return real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && process.green_contexts.primary_of(current) == context;
+}
+
+// The current context may use it. What another process handed over is for the context that opened it (measured).
+bool is_for_current(Process& process, const Owner& owner, const AllocationRange& range) {
+  return owner.imported ? is_current(process, range.context) : may_use(process, owner.ordinal, range.base, owner.of_pool);
 }
 
 CUresult attribute_of(Process& process, void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner,
@@ -110,9 +114,7 @@ CUresult attribute_of(Process& process, void* data, CUpointer_attribute attribut
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:  // the only one that is asked of a context (measured)
       if (!context_lives(process)) return CUDA_ERROR_INVALID_CONTEXT;
-      if (owner.imported ? !is_current(process, range.context) : !may_use(process, owner.ordinal, range.base, owner.of_pool))
-        return CUDA_ERROR_INVALID_VALUE;
-      return answer<CUdeviceptr>(data, address);
+      return is_for_current(process, owner, range) ? answer<CUdeviceptr>(data, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       answer<void*>(data, nullptr);
       return CUDA_ERROR_INVALID_VALUE;
@@ -300,16 +302,9 @@ NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attri
 NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   Process& process = Entry().process();
   AllocationRange range;
-  int ordinal = -1;
-  bool within = false;
-  Device* owner = process.active() ? process.owner(address, &range, &within) : nullptr;
-  if (owner != nullptr && owner->memory().stream_frees.is_over(range)) {
-    owner = nullptr;
-    within = true;
-  }
-  if (owner == nullptr && (!process.active() || !process.ipc.find(address, &range, &ordinal))) {
-    // Of ours, but no memory of the program's.
-    if (within || (process.active() && process.ipc.overlaps(address, 1))) address = kNowhere;
+  Owner owner{};
+  const bool is_ours = find_owner(process, &address, &range, &owner);
+  if (!is_ours) {
     ProgramVmm::View view;
     if (!process.active() || !process.vmm.find(address, &view) || view.placed) {
       return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);
@@ -321,10 +316,7 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   CUcontext context = nullptr;
   if (real_driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (process.current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (owner != nullptr && !may_use(process, owner->ordinal(), range.base, process.pools.placed_at(range.base).pool != nullptr))
-    return CUDA_ERROR_NOT_FOUND;
-  // What another process handed over is known in the context that opened it (measured).
-  if (ordinal >= 0 && range.context != process.green_contexts.primary_of(context)) return CUDA_ERROR_NOT_FOUND;
+  if (is_ours && !is_for_current(process, owner, range)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = range.base;
   if (bytes != nullptr) *bytes = range.bytes;
   return CUDA_SUCCESS;

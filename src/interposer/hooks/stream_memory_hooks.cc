@@ -1,8 +1,8 @@
 // Allocation and free in the order of streams, from the program's pools. Ours serve them but for foreign ones (memory/pools/pools.h), which
 // the driver serves and which are counted.
 #include "interposer/generated/hooks.h"
-#include "interposer/hooks/at_stream.h"
 #include "interposer/hooks/capture_rules.h"
+#include "interposer/hooks/current_context.h"
 #include "interposer/hooks/frees.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"

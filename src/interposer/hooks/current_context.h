@@ -1,5 +1,4 @@
-// Stream-ordered calls happen in the context of their stream, whatever context the calling thread has current: that context is current
-// while this lives.
+// A context is current to the calling thread while one of these lives.
 #pragma once
 
 #include "interposer/process/green_contexts.h"
@@ -8,6 +7,7 @@
 
 namespace nvshare::interposer {
 
+// That of a stream: stream-ordered calls happen in it, whatever context the calling thread has current.
 class AtStream {
  public:
   // `stream`: with the per-thread default stream resolved.
@@ -37,5 +37,35 @@ class AtStream {
   cuda::CUcontext context_ = nullptr;
   bool pushed_ = false;
 };
+
+// One of that GPU; false: the thread has one already, or there is none.
+class BorrowedContext {
+ public:
+  BorrowedContext(Process& process, int ordinal) : process_(process) {
+    cuda::CUcontext current = nullptr;
+    const RealDriver& driver = real_driver();
+    if (driver.cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS || current != nullptr) return;
+    context_ = process.contexts.pin(ordinal);
+    if (context_ == nullptr || driver.cuCtxPushCurrent_v2(context_) == cuda::CUDA_SUCCESS) return;
+    process.contexts.unpin(context_);
+    context_ = nullptr;
+  }
+  ~BorrowedContext() {
+    if (context_ == nullptr) return;
+    cuda::CUcontext popped = nullptr;
+    real_driver().cuCtxPopCurrent_v2(&popped);
+    process_.contexts.unpin(context_);
+  }
+  BorrowedContext(const BorrowedContext&) = delete;
+  BorrowedContext& operator=(const BorrowedContext&) = delete;
+  explicit operator bool() const { return context_ != nullptr; }
+
+ private:
+  Process& process_;
+  cuda::CUcontext context_ = nullptr;
+};
+
+// GPUs (bits) on which the program has a context.
+inline uint32_t gpus_in_use(Process& process) { return process.active() ? process.contexts.gpus() : 0; }
 
 }  // namespace nvshare::interposer
