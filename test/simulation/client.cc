@@ -286,7 +286,7 @@ void Client::flush() {
   if (memory_dirty_ && turn_.idle.terms().memory_waiters > 0) hold_to_resident();
   if (!turn_.connected) return;
   if (std::exchange(memory_dirty_, false)) step(turn::MemoryChanged{});
-  step(turn::NewsSent{});
+  step(turn::ReportsSent{});
 }
 
 void Client::hold_to_resident() {

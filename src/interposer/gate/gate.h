@@ -42,9 +42,9 @@ class Gate {
   static constexpr uint32_t kClosedMask = (1u << kDevicesMax) - 1;  // bit n: closed for GPU n of this process
   static_assert(kDevicesMax <= 16);                                 // the other flags stand above
   static constexpr uint32_t kWatched = 0x00010000;    // somebody waits for a GPU, or a limit applies: submissions are paced and counted
-  static constexpr uint32_t kLimited = 0x00080000;    // with kWatched: a compute limit applies, and they are paced more closely
-  static constexpr uint32_t kEnding = 0x00040000;     // the program exits: nobody waits for the gate any more
   static constexpr uint32_t kCapturing = 0x00020000;  // some stream captures: a submission must look at its own stream
+  static constexpr uint32_t kEnding = 0x00040000;     // the program exits: nobody waits for the gate any more
+  static constexpr uint32_t kLimited = 0x00080000;    // with kWatched: a compute limit applies, and they are paced more closely
 
   // The calling thread's mark; null only when memory for a new one is short or the thread is past its end.
   static Mark* mark() {

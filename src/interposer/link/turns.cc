@@ -35,9 +35,8 @@ Turns::Outcome Turns::take(const Happening& happening) {
   return {effects.agreed, effects.look, load_due_, room_due_};
 }
 
-turn::Effects Turns::step(const Happening& what) {
-  turn::Event event{{}, what};
-  turn::Seen& seen = event.seen;
+turn::Seen Turns::see() {
+  turn::Seen seen;
   seen.submissions = device_.process().gate.submissions();
   const ProgramWaits::Last waited = device_.process().gate.waits.last();
   seen.waited_at = waited.at_ns;
@@ -50,16 +49,23 @@ turn::Effects Turns::step(const Happening& what) {
   seen.first_use = signs.first_use_ns_.load(std::memory_order_relaxed);
   seen.first_submitted = signs.first_submitted_ns_.load(std::memory_order_relaxed);
   seen.launch_ns = device_.swap_engine().launch_ns();
-  const int64_t now = now_ns();
-  seen.longest_work_ns = Pacer::work_seen().longest_ns(now);
-  const bool held = turn::holds_lock(turn_);
-  const turn::Effects effects = turn::step(turn_, event, now);
-  // What others read without the mutex.
-  locks_.fetch_add(turn::holds_lock(turn_) - held, std::memory_order_relaxed);
+  seen.longest_work_ns = Pacer::work_seen().longest_ns(now_ns());
+  return seen;
+}
+
+void Turns::show() {
   signs.draining_.store(turn_.phase == turn::Phase::kDraining, std::memory_order_release);
   signs.gang_runs_.store(turn_.gang_runs, std::memory_order_release);
   signs.memory_waiters_.store(turn_.idle.terms().memory_waiters, std::memory_order_relaxed);
   signs.hurried_.store(turn_.connected && turn_.idle.terms().limited, std::memory_order_relaxed);
+}
+
+turn::Effects Turns::step(const Happening& what) {
+  const turn::Event event{see(), what};
+  const bool held = turn::holds_lock(turn_);
+  const turn::Effects effects = turn::step(turn_, event, now_ns());
+  locks_.fetch_add(turn::holds_lock(turn_) - held, std::memory_order_relaxed);
+  show();
   for (const turn::Effect& effect : effects) {
     std::visit([this](const auto& one) REQUIRES(mutex_) { carry_out(one); }, effect);
   }
@@ -102,7 +108,7 @@ void Turns::carry_out(const turn::SendMemory& effect) {
 }
 void Turns::carry_out(const protocol::LockReleased& message) {
   protocol::LockReleased full = message;
-  // Before the report: what changes after it is told by itself. A client that keeps the lock has its other news to send still.
+  // Before the report: what changes after it is told by itself. A client that keeps the lock has the rest to report still.
   if (!turn::holds_lock(turn_)) memory_dirty_.store(false, std::memory_order_seq_cst);
   full.memory = device_.memory().report();
   device_.link().send(full);
@@ -257,7 +263,7 @@ void Turns::flush() {
   if (!turn_.connected) return;
   // What exit handlers free after the driver has gone is on the GPU until the process is: it is not to be given to others before.
   if (!device_.process().ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) step(turn::MemoryChanged{});
-  step(turn::NewsSent{});
+  step(turn::ReportsSent{});
 }
 
 void Turns::hold_to_resident() {

@@ -111,6 +111,8 @@ class Turns {
 
  private:
   turn::Effects step(const Happening& what) REQUIRES(mutex_);
+  turn::Seen see() REQUIRES(mutex_);  // what turn::step is told besides the event
+  void show() REQUIRES(mutex_);       // in `signs`, what others read without the mutex
   void carry_out(const turn::OpenGate&) REQUIRES(mutex_);
   void carry_out(const turn::CloseGate&) REQUIRES(mutex_);
   void carry_out(const turn::WakeGate&) REQUIRES(mutex_);

@@ -34,7 +34,7 @@ struct Seen {
 // ---- events, besides messages ----
 struct Wished {  // a thread found the gate closed
   Instant at;
-  bool news_first;  // the scheduler is to hear of the memory before the request
+  bool reports_first;  // the scheduler is to hear of the memory before the request
 };
 struct Registering {  // what this process has is about to be told to the next scheduler; or it was in vain
   bool begins;
@@ -62,7 +62,7 @@ struct IdleLook {};  // Effects::look says what comes next
 struct WorkEnded {   // what was submitted before the IdleLook that asked to wait
   Instant waited_from = 0;
 };
-struct NewsSent {};       // all that goes before a request
+struct ReportsSent {};    // all that goes before a request
 struct MemoryChanged {};  // besides, protocol::SwapProgress: memory moved
 struct GrowthWanted {
   uint64_t bytes;
@@ -88,7 +88,7 @@ struct Event {
   Seen seen;
   std::variant<Tick, protocol::LockOk, protocol::DropLock, protocol::KeepLock, protocol::Contention, protocol::MemAvailable, Registering,
                Connected, Introduced, Disconnected, Wished, ContextChanged, LoadEnded, LoadStopped, WorkDrained, MemoryLeft, WaitersSeen,
-               IdleLook, WorkEnded, NewsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted, HeadroomEnded,
+               IdleLook, WorkEnded, ReportsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted, HeadroomEnded,
                LeaseTried, protocol::Headroom, protocol::SwapProgress, protocol::Prefetch, PrefetchEnded, ProgramEnds>
       what;
 };
@@ -120,7 +120,7 @@ struct StartPrefetch {  // to end with PrefetchEnded, then a finished SwapProgre
 struct MakeRoom {};         // others wait for memory: caches go, then MemoryChanged. After the section
 struct WatchIdle {};        // IdleLooks from now on
 struct MemoryReportDue {};  // MemoryChanged, soon
-struct WakeLink {};         // a Tick, and NewsSent
+struct WakeLink {};         // a Tick, and ReportsSent
 struct SendMemory {         // MemUpdate, as things stand
   uint64_t wanted;
 };

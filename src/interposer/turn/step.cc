@@ -48,11 +48,11 @@ struct Handler {
     if (drains_by_choice(turn)) return go_on(turn, at);
     turn.wish.wanted = true;
     // From the thread's own section, which saves the time that the socket's thread takes to wake.
-    if (turn.phase == Phase::kOut && turn.connected && !turn.wish.requested && !event.news_first) return request();
+    if (turn.phase == Phase::kOut && turn.connected && !turn.wish.requested && !event.reports_first) return request();
     at.add(WakeLink{});
   }
 
-  void operator()(NewsSent) const {
+  void operator()(ReportsSent) const {
     if (turn.connected && turn.wish.wanted && turn.phase == Phase::kOut && !turn.wish.requested) request();
   }
 

@@ -97,7 +97,7 @@ class TestTurn {
   bool wish_known = false;
   uint64_t budget = 0;
   uint64_t lease = 0, charged = 0;  // what is left of it; what allocations that waited were charged
-  int wakes = 0, gate_wakes = 0, news = 0, idle_watches = 0, rooms = 0;
+  int wakes = 0, gate_wakes = 0, reports = 0, idle_watches = 0, rooms = 0;
   bool watched = false, watched_closely = false;
   std::vector<uint64_t> drains, loads, prefetches;
   std::vector<Effect> messages;
@@ -120,7 +120,7 @@ class TestTurn {
   void carry_out(const StartPrefetch& effect) { prefetches.push_back(effect.prefetch); }
   void carry_out(const MakeRoom&) { ++rooms; }
   void carry_out(const WatchIdle&) { ++idle_watches; }
-  void carry_out(const MemoryReportDue&) { ++news; }
+  void carry_out(const MemoryReportDue&) { ++reports; }
   void carry_out(const WakeLink&) { ++wakes; }
   void carry_out(const GrowLease& effect) {
     lease += effect.bytes - effect.charged;

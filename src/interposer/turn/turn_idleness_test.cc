@@ -190,7 +190,7 @@ TEST(TurnPauses, ADropEndsOneAndAThreadThatComesThenDoesNot) {
   turn.take(MemoryLeft{});
   EXPECT_EQ(turn.sent<protocol::LockReleased>().size(), 1U);
   EXPECT_TRUE(turn.sent<protocol::LockResumed>().empty());
-  turn.take(NewsSent{});
+  turn.take(ReportsSent{});
   EXPECT_EQ(turn.sent<protocol::ReqLock>().size(), 1U);
 }
 

@@ -21,10 +21,10 @@ TEST(TurnMemory, WhatMovesWhileTheSchedulerIsAwayIsToldToTheNext) {
   EXPECT_EQ(turn.sent<protocol::SwapProgress>().size(), 1U);
   turn.take(Disconnected{});
   turn.take(Registering{true});
-  const int news = turn.news;
+  const int reports = turn.reports;
   turn.take(protocol::SwapProgress{});
   EXPECT_EQ(turn.sent<protocol::SwapProgress>().size(), 1U);
-  EXPECT_EQ(turn.news, news + 1) << "the registration under way may say less";
+  EXPECT_EQ(turn.reports, reports + 1) << "the registration under way may say less";
 }
 
 // ---- growth ----
@@ -68,11 +68,11 @@ TEST(TurnGrowth, WhatWasGrantedIsKeptUntilItsThreadHasHadTimeToTakeIt) {
   turn.take(Tick{});
   EXPECT_EQ(growth_kept(turn.state()), 100U) << "the thread may be on its way";
   ASSERT_LE(next_deadline(turn.state()), turn.now + kMs);
-  const int news = turn.news;
+  const int reports = turn.reports;
   turn.now += kMs;
   turn.take(Tick{});
   EXPECT_EQ(growth_kept(turn.state()), 0U);
-  EXPECT_EQ(turn.news, news + 1) << "nobody gives it back";
+  EXPECT_EQ(turn.reports, reports + 1) << "nobody gives it back";
   EXPECT_EQ(next_deadline(turn.state()), kNever);
 }
 
@@ -195,7 +195,7 @@ TEST(TurnGrowth, IsAskedForAnewOfTheNextScheduler) {
   turn.take(GrowthWanted{100});
   turn.take(Disconnected{});
   turn.take(Connected{9, false});
-  EXPECT_EQ(turn.news, 1);
+  EXPECT_EQ(turn.reports, 1);
   turn.take(MemoryChanged{});
   EXPECT_EQ(turn.sent<SendMemory>().back().wanted, 100U);
 }

@@ -181,7 +181,7 @@ class World {
     if (turn_.connected) {
       if (news_waiting_) take(MemoryChanged{});
       news_waiting_ = false;
-      take(NewsSent{});
+      take(ReportsSent{});
     }
     take(Tick{});
   }

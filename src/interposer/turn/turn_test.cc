@@ -48,7 +48,7 @@ std::vector<Row> rows() {
       {"IdleLook", IdleLook{}, O, L, R, D, P},
       {"Tick", Tick{}, O, L, R, D, P},
       {"ProgramEnds", ProgramEnds{}, O, L, R, D, P},
-      {"NewsSent", NewsSent{}, O, L, R, D, P},
+      {"ReportsSent", ReportsSent{}, O, L, R, D, P},
       {"Prefetch", protocol::Prefetch{1, 100}, O, L, R, D, P},
       {"PrefetchEnded of another", PrefetchEnded{77}, O, L, R, D, P},
       {"MemAvailable", protocol::MemAvailable{0, 0, {}, 100, 3}, O, L, R, D, P},
@@ -106,8 +106,8 @@ TEST(Turn, AsksOnceAndAfterItsNews) {
   turn.take(Wished{turn.now, true});
   EXPECT_TRUE(turn.sent<protocol::ReqLock>().empty()) << "the scheduler hears of the memory first";
   EXPECT_EQ(turn.wakes, 1);
-  turn.take(NewsSent{});
-  turn.take(NewsSent{});
+  turn.take(ReportsSent{});
+  turn.take(ReportsSent{});
   turn.take(Wished{turn.now, false});
   EXPECT_EQ(turn.sent<protocol::ReqLock>().size(), 1U);
 }
@@ -119,7 +119,7 @@ TEST(Turn, AThreadThatCameDuringTheReleaseAsksAnew) {
   turn.seen.waiting = true;  // it has not said so yet, and needs not
   turn.take(MemoryLeft{});
   EXPECT_TRUE(turn.wish_known);
-  turn.take(NewsSent{});
+  turn.take(ReportsSent{});
   EXPECT_EQ(turn.sent<protocol::ReqLock>().size(), 1U);
 }
 
@@ -131,7 +131,7 @@ TEST(Turn, WithoutAContextTheGateIsNotClosedForThisGpu) {
   turn.seen.waiting = true;  // for another GPU
   turn.take(MemoryLeft{});
   EXPECT_TRUE(turn.gate_open);
-  turn.take(NewsSent{});
+  turn.take(ReportsSent{});
   EXPECT_TRUE(turn.sent<protocol::ReqLock>().empty());
 }
 
@@ -161,7 +161,7 @@ TEST(TurnCrossings, ADropWhileLoadingCancelsTheLoad) {
   EXPECT_FALSE(turn.gate_open);
   turn.take(LoadStopped{});
   EXPECT_EQ(turn.sent<protocol::LockReleased>().size(), 1U);
-  turn.take(NewsSent{});
+  turn.take(ReportsSent{});
   EXPECT_EQ(turn.sent<protocol::ReqLock>().size(), 2U) << "the wish is older than the drop, and stays";
 }
 
@@ -226,10 +226,10 @@ TEST(TurnCrossings, TheSchedulersEndLeavesAFinishedDrainToTheSwapEngine) {
   EXPECT_EQ(turn->phase, O);
   EXPECT_TRUE(turn.messages.empty());
   turn.take(Wished{turn.now, false});
-  turn.take(NewsSent{});
+  turn.take(ReportsSent{});
   EXPECT_TRUE(turn.messages.empty());
   turn.take(Connected{9, false});
-  turn.take(NewsSent{});
+  turn.take(ReportsSent{});
   EXPECT_EQ(turn.sent<protocol::ReqLock>().size(), 1U);
 }
 

@@ -48,7 +48,6 @@ inline bool is_copied(BlockKind kind) { return kind == BlockKind::kVmm || kind =
 // A kHandle block has one driver handle of its full size, in its first chunk: it may be exported. Its chunks are parts that are copied one
 // by one; the GPU memory comes with the first of them and goes when the last has been copied out. `base` is a window of ours, 0 until a
 // copy first needed it: the program maps and unmaps as it likes while the swap engine copies.
-
 struct Block {
   BlockKind kind = BlockKind::kVmm;
   cuda::CUdeviceptr base = 0;
