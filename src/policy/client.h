@@ -124,7 +124,7 @@ struct Roles {
   bool operator==(const Roles&) const = default;
 };
 
-// A client's or a gang's place among those that wait (place_of() in admission.cc).
+// A client's or a gang's place among those that wait (place_of() in places.cc).
 using Place = std::tuple<int, bool, int, bool, Instant, uint64_t, ClientId>;
 
 // What the places of all that wait on a GPU have in common.

@@ -395,13 +395,71 @@ void bill_settled(Context& context) {
   }
 }
 
+// What a client without the lock says of its memory mostly changes nothing for anybody: as much as before is on the GPU, and the client
+// waits behind others for more than is free, or does not wait. Then a step ends there, as if it had not been: what time brings has a wake.
+class MemoryNews {
+ public:
+  MemoryNews(State& state, const Event& event) {
+    const auto* const news = std::get_if<MemoryChanged>(&event);
+    if (news == nullptr || !state.on_several.empty() || any_in_gangs(state) || state.config.explains || state.config.prefetch) return;
+    Client* const client = state.find(news->client);
+    if (client == nullptr || client->holds_lock() || !client->indexed.home->unsettled.empty()) return;
+    if (has_limits(*client->indexed.home) || !state.core_limits.empty()) return;
+    client_ = client;
+    sums_ = client->indexed.counted;
+    roles_ = client->indexed.roles;
+  }
+
+  // After it was taken into the state.
+  bool changes_nothing(const Context& context) const {
+    if (client_ == nullptr || client_->indexed.roles != roles_) return false;
+    const Gpu& gpu = *client_->indexed.home;
+    Sums but_for_needs = client_->indexed.counted;
+    but_for_needs.needed = sums_.needed;
+    but_for_needs.charged = sums_.charged;
+    return but_for_needs == sums_ && is_at_rest(context, gpu) && waits_on(context, gpu);
+  }
+
+ private:
+  // Time alone changes nothing yet, nor does anything that came to pass elsewhere.
+  static bool is_at_rest(const Context& context, const Gpu& gpu) {
+    const Queue& queue = gpu.queue;
+    const bool due = gpu.wake.at && *gpu.wake.at <= context.now;
+    const bool notes_due = !queue.unnoted.empty() && queue.unnoted.begin()->first <= context.now;
+    const bool promotes = !queue.low.empty() && context.now - queue.low.begin()->first >= queue.terms.promote_after;
+    const bool shares = gpu.share_turn.members > 0 || gpu.share_trial.measured > 0;
+    const bool host_may_differ = gpu.host.decided && context.state.host && context.state.gpus.size() > 1;  // by what others move
+    return !due && !notes_due && !promotes && !shares && !host_may_differ && gpu.departed.empty() && gpu.prefetch.client == 0 &&
+           context.state.suspended.empty() && (!gpu.holders.empty() || gpu.waiting.empty()) && fits_as_it_is(context.config(), gpu) &&
+           fits_when_released(context.config(), gpu);
+  }
+
+  bool waits_on(const Context& context, const Gpu& gpu) const {
+    if (!client_->waits()) return true;
+    const Bytes limit = safe_limit(context.config(), gpu), most = limit - gpu.sums.immovable;
+    const bool all_may_fit = most >= 0 && gpu.recounted.needs_most <= most;
+    return all_may_fit && is_put_off(*client_) && room_asked(*client_) > limit - gpu.sums.fixed;
+  }
+
+  Client* client_ = nullptr;  // null: it is other news
+  Sums sums_;
+  Roles roles_;
+};
+
 Actions step(State& state, const Event& event, Instant now) {
   Actions actions;
   Context context{state, now, actions};
   for (Gpu* gpu : state.settled) gpu->touched.clear();
+  const MemoryNews news(state, event);
   bill_before(context, event);
   Gpus before = around_before(state, event);
   settle_with(state, apply(context, event), std::move(before));
+  if (news.changes_nothing(context)) {
+    Gpu& gpu = *state.settled.front();
+    report_ceilings(context, gpu);
+    note_wake(state, gpu);
+    return actions;
+  }
   form_gangs(context, state.settled);
   bill_settled(context);
   settle(context, state.settled);

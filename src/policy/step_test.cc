@@ -39,6 +39,42 @@ TEST_F(Step, WhoCannotLoadBesideAHolderComesToATurn) {
   ASSERT_TRUE(next_deadline(*state));
 }
 
+// A step that is about nothing else ends early (step.cc, MemoryNews), unless something follows from it.
+struct NewsOfWaiters : Step {
+  NewsOfWaiters() {
+    join(1, 12 * kGiB, true);
+    load(1, 12 * kGiB);
+    for (const ClientId id : {2, 3}) join(id, 12 * kGiB, true);
+    deadline = next_deadline(*state);
+  }
+  Actions needs(ClientId client, Bytes bytes) { return feed(MemoryChanged{client, {bytes, 0, 0}, 0, 0, 0, 0}); }
+
+  std::optional<Instant> deadline;
+};
+
+TEST_F(NewsOfWaiters, WhoStillWaitsBehindOthersIsTheOnlyOneConcerned) {
+  ASSERT_TRUE(deadline);
+  now += kSec;
+  EXPECT_TRUE(needs(3, 11 * kGiB).empty());
+  EXPECT_EQ(view_of(3).memory.allocated, 11 * kGiB);
+  EXPECT_EQ(next_deadline(*state), deadline);
+}
+
+TEST_F(NewsOfWaiters, WhoFitsByNowIsAdmitted) {
+  now += kSec;
+  EXPECT_TRUE(find<SendLock>(needs(3, kGiB), 3));
+}
+
+TEST_F(NewsOfWaiters, WhoseTurnItIsNextMayWaitForLessNow) {
+  now += kSec;
+  EXPECT_TRUE(find<SendLock>(needs(2, kGiB), 2));
+}
+
+TEST_F(NewsOfWaiters, WhatIsDueByThenIsDone) {
+  now = *deadline;
+  EXPECT_TRUE(find<SendDrop>(needs(3, 11 * kGiB), 1));
+}
+
 TEST_F(Step, ReservePercentReplacesTheComputedReserve) {
   config.memory_reserve_percent = 10;
   feed(ConfigChanged{config});

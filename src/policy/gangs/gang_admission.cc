@@ -60,13 +60,13 @@ void grant_gang(Context& context, Gang& gang, const Waiting& waiting) {
 }
 
 // Members that were dropped in the middle of their work ask again within moments: the turn is to begin with them. Until then.
+Instant return_of(const Client& client) {
+  const bool returns = client.state == ClientState::kIdle && client.totals.turns > 0 && !client.past.left_early;
+  return returns ? client.past.released_at + kGangReturn : 0;
+}
 Instant returns_by(const Gang& gang) {
   Instant latest = 0;
-  for (const Gang::Member& member : gang.members) {
-    const Client& client = *member.is;
-    if (client.state == ClientState::kIdle && client.totals.turns > 0 && !client.past.left_early)
-      latest = std::max(latest, client.past.released_at + kGangReturn);
-  }
+  for (const Gang::Member& member : gang.members) latest = std::max(latest, return_of(*member.is));
   return latest;
 }
 
@@ -76,22 +76,35 @@ struct GangPlan {
   Duration cost = 0;
 };
 
+// Whether a switch that was planned with another least cost is the same with this one: all that depends on it is what the switch is taken
+// to cost, before it is known what moves out for it and since (plan_switch()).
+bool costs_the_same(const Gpu& gpu, const Switch& planned, Duration least_before, Duration least) {
+  const Duration before = swap_time(gpu, planned.in, planned.in), since = swap_time(gpu, planned.out, planned.in);
+  return std::max(least_before, before) == std::max(least, before) && std::max(least_before, since) == std::max(least, since);
+}
+
 // Nullopt: on the GPU `blocking` no leaving would do.
 std::optional<GangPlan> plan_gang(const Context& context, Looks& looks, const Waiting& waiting, const std::set<GangId>& rivals,
                                   GpuId* blocking) {
   GangPlan plan{{}, context.now, 0};
+  std::map<GpuId, Duration> planned_with;  // which least cost
   // Twice: the first time to find out which GPU's switch costs most, because that decides how long the turns before it should have been.
   for (int pass = 0; pass < 2; ++pass) {
     plan.at = context.now;
     for (const auto& [gpu_id, clients] : waiting) {
       Gpu& gpu = context.state.gpus.at(gpu_id);
-      if (rivals.empty() && fits_now(context, looks, gpu, clients)) continue;
-      const std::optional<Switch> on_gpu = plan_switch(context, gpu, {.clients = clients, .rivals = rivals, .least_cost = plan.cost});
-      *blocking = gpu_id;
-      if (!on_gpu) return std::nullopt;
-      plan.cost = std::max(plan.cost, on_gpu->cost);
-      plan.at = std::max(plan.at, on_gpu->at);
-      plan.switches[gpu_id] = *on_gpu;
+      const auto planned = planned_with.find(gpu_id);
+      if (planned == planned_with.end() && rivals.empty() && fits_now(context, looks, gpu, clients)) continue;
+      if (planned == planned_with.end() || !costs_the_same(gpu, plan.switches.at(gpu_id), planned->second, plan.cost)) {
+        planned_with[gpu_id] = plan.cost;
+        std::optional<Switch> on_gpu = plan_switch(context, gpu, {.clients = clients, .rivals = rivals, .least_cost = plan.cost});
+        *blocking = gpu_id;
+        if (!on_gpu) return std::nullopt;
+        plan.switches[gpu_id] = *std::move(on_gpu);
+      }
+      const Switch& on_gpu = plan.switches.at(gpu_id);
+      plan.cost = std::max(plan.cost, on_gpu.cost);
+      plan.at = std::max(plan.at, on_gpu.at);
     }
     for (const GangId& rival : rivals) {
       plan.at = std::max(plan.at, gang_due(context, context.state.gangs.at(rival), terms_of(context.config(), plan.cost, false)));
@@ -160,40 +173,60 @@ void take_places(Context& context, Gpu& gpu) {
   });
 }
 
-// Those of its members on a GPU that wait.
-void find_comers(const Gang& gang, const Gang::OnGpu& on, std::vector<const Client*>& comers) {
-  comers.clear();
+// Whether its members on a GPU that wait do not fit there now.
+bool is_short(const Gang& gang, const Gang::OnGpu& on, const Looks& looks) {
+  std::vector<const Client*> comers;
+  const Client* only = nullptr;  // mostly there is one
   for (size_t i = on.begin; i < on.end; ++i) {
-    if (gang.members[i].is->waits()) comers.push_back(gang.members[i].is);
+    const Client* const client = gang.members[i].is;
+    if (!client->waits()) continue;
+    if (only != nullptr && comers.empty()) comers.push_back(only);
+    if (only != nullptr) comers.push_back(client);
+    only = client;
   }
+  if (only == nullptr) return false;
+  const RoomCount& now = looks.at(on.gpu->id)->now;
+  return !(comers.empty() ? now.room_with(*only) : now.room_with(comers)).fits();
+}
+
+// More is to be asked of one of its members than whether it fits.
+bool asks_for_more(const Gang& gang, Instant now) {
+  return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) {
+    const Client& client = *member.is;
+    return client.stays() || client.state == ClientState::kDropping || (client.waits() && client.evictions.current) ||
+           return_of(client) > now;
+  });
+}
+
+// Where it waits behind those that come first. Null: nowhere, or that is not all that is to be said.
+const Gang::OnGpu* behind_on(Context& context, const Heads& heads, Looks& looks, const Gang& gang) {
+  const Gang::OnGpu* behind = nullptr;
+  for (const Gang::OnGpu& on : gang.on) {
+    const auto waits = [](const Gang::Member& member) { return member.is->waits(); };
+    if (std::none_of(gang.members.begin() + static_cast<ptrdiff_t>(on.begin), gang.members.begin() + static_cast<ptrdiff_t>(on.end), waits))
+      continue;
+    if (!look_at(looks[on.gpu->id], context, *on.gpu).pressed.empty()) return nullptr;
+    if (behind != nullptr) continue;
+    const auto head = heads.find(on.gpu->id);
+    if (head != heads.end() && head->second) behind = &on;
+  }
+  return behind;
 }
 
 }  // namespace
 
 bool stays_behind(Context& context, const Heads& heads, Looks& looks, const Gang& gang) {
-  if (phase_of(gang) != GangPhase::kOut || returns_by(gang) > context.now) return false;
-  const Gang::OnGpu* behind = nullptr;
-  std::vector<const Client*> comers;
-  for (const Gang::OnGpu& on : gang.on) {
-    find_comers(gang, on, comers);
-    if (comers.empty()) continue;
-    if (std::any_of(comers.begin(), comers.end(), [](const Client* client) { return client->evictions.current.has_value(); })) return false;
-    if (!look_at(looks[on.gpu->id], context, *on.gpu).pressed.empty()) return false;
-    const auto head = heads.find(on.gpu->id);
-    if (behind == nullptr && head != heads.end() && head->second) behind = &on;
-  }
+  if (asks_for_more(gang, context.now)) return false;
+  const Gang::OnGpu* const behind = behind_on(context, heads, looks, gang);
   if (behind == nullptr) return false;
-  std::vector<const Gang::OnGpu*> short_of_memory;
+  if (std::none_of(gang.on.begin(), gang.on.end(), [&](const Gang::OnGpu& on) { return is_short(gang, on, looks); })) return false;
   for (const Gang::OnGpu& on : gang.on) {
-    find_comers(gang, on, comers);
-    if (!comers.empty() && !looks.at(on.gpu->id)->now.room_with(comers).fits()) short_of_memory.push_back(&on);
-  }
-  if (short_of_memory.empty()) return false;
-  for (const Gang::OnGpu& on : gang.on) {
-    const bool is_short = std::find(short_of_memory.begin(), short_of_memory.end(), &on) != short_of_memory.end();
+    std::optional<bool> short_of_memory;  // most know already that they wait for it
     for (size_t i = on.begin; i < on.end; ++i) {
       Client& client = *gang.members[i].is;
-      if (client.waits()) set_reason(client, &on == behind ? WaitReason::kQueue : WaitReason::kGang, client.wait.for_memory || is_short);
+      if (!client.waits()) continue;
+      if (!client.wait.for_memory && !short_of_memory) short_of_memory = is_short(gang, on, looks);
+      set_reason(client, &on == behind ? WaitReason::kQueue : WaitReason::kGang, client.wait.for_memory || *short_of_memory);
     }
   }
   return true;

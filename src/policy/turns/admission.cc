@@ -26,12 +26,6 @@ bool wakes_up(Gpu& gpu, const Client& client, Instant now) {
   return client.past.usage.recent(now) < entitled / 2;
 }
 
-// Waking clients, and those that end, go before those that wait, until that has cost one of these a whole turn.
-bool wakers_may_pass(const Gpu& gpu, Duration limit) {
-  const auto& ordinary = gpu.queue.ordinary;
-  return ordinary.empty() || gpu.switches.passing - ordinary.begin()->first < limit;
-}
-
 }  // namespace
 
 Pressed::Pressed(const Config& config, Gpu& gpu) {
@@ -118,114 +112,6 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   if (head.plan.at - context.now <= load * (1 + context.config().switch_time_multiplier)) return false;
   comer.turn.due_cap = head.plan.at;
   return true;
-}
-
-// Place: whoever waits, in order: those that join their running gang, then all others but those that kept the GPU against requests, who
-// come last; among them those that end, priority, waking clients, least recent use, arrival. The members of a gang have one place, the same
-// on all their GPUs: so gangs that wait for the same GPUs are served one after the other.
-int highest_priority(const Gpu& gpu) { return gpu.priorities.empty() ? 0 : std::max(gpu.priorities.rbegin()->first, 0); }
-
-// The rule of the waiting order, for one client, or for those of a gang that wait.
-Place place_by(const QueueKeys& keys, const PlaceTerms& terms, bool joins, ClientId id, Instant now) {
-  const int priority = now - keys.waiting_since >= terms.promote_after ? terms.highest : keys.priority;
-  return {joins                   ? 0
-          : now < keys.last_until ? 2
-                                  : 1,
-          !(keys.ends && terms.wakers_pass),
-          -priority,
-          !(keys.woke && terms.wakers_pass),
-          keys.last_used,
-          keys.arrival,
-          id};
-}
-
-// A gang stands where the first of its members would, and never wakes.
-template <typename TermsOn>
-Place place_of(const Context& context, const Gang& gang, bool joins, TermsOn terms_on) {
-  QueueKeys keys{.priority = std::numeric_limits<int>::min(),
-                 .last_used = gang.last_used,
-                 .arrival = std::numeric_limits<uint64_t>::max(),
-                 .waiting_since = context.now};
-  PlaceTerms terms{.wakers_pass = true};
-  ClientId first = std::numeric_limits<ClientId>::max();
-  for (const Gang::Member& member : gang.members) {
-    const PlaceTerms& here = terms_on(*member.on);
-    const QueueKeys own = keys_of(*member.is);
-    keys.priority = std::max(keys.priority, own.priority);
-    terms.highest = std::max(terms.highest, here.highest);
-    terms.promote_after = std::max(terms.promote_after, here.promote_after);
-    if (!member.is->waits()) continue;
-    terms.wakers_pass &= here.wakers_pass;
-    keys.ends |= own.ends;
-    keys.last_until = std::max(keys.last_until, own.last_until);
-    keys.waiting_since = std::min(keys.waiting_since, own.waiting_since);
-    keys.arrival = std::min(keys.arrival, own.arrival);
-    first = std::min(first, member.client);
-  }
-  return place_by(keys, terms, joins, first, context.now);
-}
-
-}  // namespace
-
-PlaceTerms place_terms_on(const Context& context, const Gpu& gpu) {
-  const Duration limit = turn_limit(context.config(), gpu);
-  return {wakers_may_pass(gpu, limit), kPromoteTurns * limit, highest_priority(gpu)};
-}
-
-Place place_of(const Context& context, const PlaceTerms& terms, const Client& client) {
-  if (const Gang* gang = gang_of(context.state, client)) {
-    return place_of(context, *gang, joins_its_gang(context.state, client), [&](const Gpu& gpu) { return place_terms_on(context, gpu); });
-  }
-  return place_by(keys_of(client), terms, false, client.id, context.now);
-}
-
-namespace {
-
-// One client, or a gang's on all GPUs: who gets the lock together.
-struct Waiters {
-  Place place;
-  Gang* gang = nullptr;
-  bool joins = false;  // the gang runs already
-  bool wakes = false;
-  bool ends = false;
-  Client* client = nullptr;  // not of a gang
-};
-
-std::vector<Waiters> queue_of(Context& context, const Gpus& gpus) {
-  std::vector<Waiters> queue;
-  const uint64_t number = ++context.state.searches;
-  std::map<const Gpu*, PlaceTerms> all_terms;
-  const auto terms_on = [&](const Gpu& gpu) -> const PlaceTerms& {
-    auto at = all_terms.find(&gpu);
-    if (at == all_terms.end()) at = all_terms.emplace(&gpu, place_terms_on(context, gpu)).first;
-    return at->second;
-  };
-  for (const Gpu* const gpu : gpus) {
-    if (gpu->waiting.empty()) continue;
-    const PlaceTerms& terms = terms_on(*gpu);
-    for (const auto& [id, waiting] : gpu->waiting) {
-      Client& client = *waiting;
-      Gang* gang = gang_of(context.state, client);
-      const bool wakes = client.wait.woke && terms.wakers_pass;
-      if (gang == nullptr) {
-        const bool ends = client.last_turn.due && terms.wakers_pass;
-        queue.push_back({place_of(context, terms, client), nullptr, false, ends || wakes, ends, &client});
-      } else if (std::exchange(gang->queued_by, number) != number) {
-        const bool joins = joins_its_gang(context.state, client);
-        queue.push_back({place_of(context, *gang, joins, terms_on), gang, joins, joins || wakes, false});
-      }
-    }
-  }
-  return queue;
-}
-
-// Places are large.
-std::vector<const Waiters*> in_order(const std::vector<Waiters>& queue) {
-  std::vector<const Waiters*> order;
-  order.reserve(queue.size());
-  for (const Waiters& waiters : queue) order.push_back(&waiters);
-  std::sort(order.begin(), order.end(), [](const Waiters* a, const Waiters* b) { return a->place < b->place; });
-  return order;
 }
 
 Waiting waiting_of(const Gang& gang) {
@@ -456,10 +342,10 @@ static void admit_single(Context& context, Gpu& gpu, std::optional<Head>& head) 
   for (Client* client : that_may_fit(gpu, last, room)) admit_one(*client);
 }
 
-using InOrder = std::vector<std::pair<Place, Client*>>;
+using Places = std::vector<std::pair<Place, Client*>>;
 
 // Whoever of a GPU's clients that wait may get the lock in this step, or has to hear of another reason.
-static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
+static void add_waiting(Context& context, Gpu& gpu, Places& queue) {
   const bool limits_rest = gpu.quota.limited && gpu.quota.behind != nullptr;  // then they say what they said
   if (gpu.waiting.empty() || (limits_rest && gpu.queue.free.empty())) return;
   refresh_queue(context, gpu);
@@ -497,7 +383,7 @@ static void admit_waiting(Context& context, Gpu& gpu, std::optional<Head>& head,
 
 // Where there are no gangs, but limits, turns of groups, or several GPUs.
 static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
-  InOrder queue;
+  Places queue;
   for (Gpu* gpu : gpus) add_waiting(context, *gpu, queue);
   std::sort(queue.begin(), queue.end());
   Looks looks;
@@ -510,11 +396,19 @@ static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
 // The same of one GPU.
 static void admit_here(Context& context, Gpu& gpu, std::optional<Head>& head) {
   if (gpu.waiting.empty() || (gpu.quota.limited && gpu.quota.behind != nullptr && gpu.queue.free.empty())) return;
-  InOrder queue;
+  Places queue;
   add_waiting(context, gpu, queue);
   std::sort(queue.begin(), queue.end());
   std::optional<Look> look;
   for (const auto& [place, client] : queue) admit_waiting(context, gpu, head, look, *client);
+}
+
+// On each of them where somebody waits others come first, so that one more there is no news to those that wait behind it.
+static bool all_have_heads(const Gpus& gpus, const Heads& heads) {
+  return std::all_of(gpus.begin(), gpus.end(), [&](const Gpu* gpu) {
+    const auto head = heads.find(gpu->id);
+    return gpu->waiting.empty() || (head != heads.end() && head->second);
+  });
 }
 
 static void admit_with_gangs(Context& context, const Gpus& gpus) {
@@ -527,22 +421,31 @@ static void admit_with_gangs(Context& context, const Gpus& gpus) {
   };
   const std::vector<Waiters> queue = queue_of(context, gpus);
   const bool may_have_to_wait = any_has_to_wait(context.state, gpus);
-  for (const Waiters* const waiters : in_order(queue)) {
-    if (waiters->gang == nullptr) {
-      admit_one(*waiters->client, waiters->wakes, waiters->ends && waiters->client->last_turn.ran == 0);
+  bool looks_at_rest = !may_have_to_wait;
+  for (InOrder order(queue); !order.empty();) {
+    if (looks_at_rest && all_have_heads(gpus, heads)) {  // once: what any of them gets may change what is said of the others
+      looks_at_rest = false;
+      const auto stays = [&](const Waiters* waiters) {
+        return waiters->gang != nullptr && !waiters->joins && stays_behind(context, heads, looks, *waiters->gang);
+      };
+      if (std::all_of(order.rest().begin(), order.rest().end(), stays)) return;
+    }
+    const Waiters& waiters = order.next();
+    if (waiters.gang == nullptr) {
+      admit_one(*waiters.client, waiters.wakes, waiters.ends && waiters.client->last_turn.ran == 0);
       continue;
     }
-    Gang& gang = *waiters->gang;
+    Gang& gang = *waiters.gang;
     if (may_have_to_wait && gang_must_wait(context, gang)) continue;
-    if (!waiters->joins && stays_behind(context, heads, looks, gang)) continue;
+    if (!waiters.joins && stays_behind(context, heads, looks, gang)) continue;
     const Waiting& waiting = of_gangs.emplace_back(waiting_of(gang));
-    if (!waiters->joins) {
+    if (!waiters.joins) {
       admit_gang(context, heads, looks, gang, waiting);
       continue;
     }
     if (complete_gang(context, waiting)) continue;
     for (const auto& [gpu_id, clients] : waiting) {
-      for (const ClientId id : clients) admit_one(*context.state.find(id), waiters->wakes, false);
+      for (const ClientId id : clients) admit_one(*context.state.find(id), waiters.wakes, false);
     }
   }
 }

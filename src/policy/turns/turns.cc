@@ -132,39 +132,52 @@ Instant due_of(const Context& context, const Party& party, const TurnTerms& term
   return due;
 }
 
-// First who may be dropped first. Without those in doubt, unless these too.
+// Who comes first may be dropped first.
+bool leaves_later(const Party& a, const Party& b) {
+  return std::tuple(a.due, a.priority, a.first->id) > std::tuple(b.due, b.priority, b.first->id);
+}
+
+bool may_leave(const Comers& comers, const Client& client) {
+  return client.takes_place() && std::find(comers.clients.begin(), comers.clients.end(), client.id) == comers.clients.end();
+}
+
+// Those of a gang on a GPU that may leave, if the client is the first of them; else they are, or will be, there by way of that one.
+std::optional<Party> party_of(const Context& context, const Gpu& gpu, const Comers& comers, const Gang& gang, const Client& client) {
+  const Gang::OnGpu& on = *on_gpu(gang, gpu);
+  Party party{.priority = client.priority, .must_leave = comers.rivals.contains(gang.id)};
+  for (size_t i = on.begin; i < on.end; ++i) {
+    const Client& member = *gang.members[i].is;
+    if (!may_leave(comers, member)) continue;
+    if (party.first == nullptr && &member != &client) return std::nullopt;
+    if (party.first != nullptr) party.others.push_back(&member);
+    if (party.first == nullptr) party.first = &member;
+    party.priority = std::max(party.priority, member.priority);
+    party.doubtful |= drain_is_doubtful(context.state, member, context.now);
+  }
+  return party;
+}
+
+// In no order. Without those in doubt, unless these too.
 std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers& comers, const TurnTerms& terms, bool doubtful_too) {
   std::vector<Party> all;
   all.reserve(gpu.holders.size());
-  std::map<const Gang*, size_t> of_gangs;
   const auto add = [&](const Client& client) {
-    if (!client.takes_place() || std::find(comers.clients.begin(), comers.clients.end(), client.id) != comers.clients.end()) return;
-    const bool doubtful = drain_is_doubtful(context.state, client, context.now);
-    const Gang* gang = gang_of(context.state, client);
-    if (gang == nullptr) {
-      if (!doubtful || doubtful_too) all.push_back({drop_due(context, client, terms), client.priority, &client, {}, false, doubtful});
-      return;
+    if (!may_leave(comers, client)) return;
+    const Gang* const gang = gang_of(context.state, client);
+    std::optional<Party> party;
+    if (gang != nullptr) {
+      party = party_of(context, gpu, comers, *gang, client);
+    } else {
+      const bool doubtful = drain_is_doubtful(context.state, client, context.now);
+      party = Party{.priority = client.priority, .first = &client, .doubtful = doubtful};
     }
-    const auto [at, is_new] = of_gangs.try_emplace(gang, all.size());
-    if (is_new) {
-      all.push_back({0, client.priority, &client, {}, comers.rivals.contains(gang->id), doubtful});
-      return;
-    }
-    Party& party = all[at->second];
-    party.priority = std::max(party.priority, client.priority);
-    party.others.push_back(&client);
-    party.doubtful |= doubtful;
+    if (!party || (party->doubtful && !party->must_leave && !doubtful_too)) return;
+    party->due = due_of(context, *party, terms);
+    all.push_back(*std::move(party));
   };
-  if (context.state.gangs.empty()) {  // else some keep places without the lock
-    for (const auto& [grant, client] : gpu.holders) add(*client);
-  } else {
-    for (const Client* client : in_place(gpu)) add(*client);
-    std::erase_if(all, [&](const Party& party) { return party.doubtful && !party.must_leave && !doubtful_too; });
-    for (Party& party : all) party.due = due_of(context, party, terms);
-  }
-  std::sort(all.begin(), all.end(), [](const Party& a, const Party& b) {
-    return std::tuple(a.due, a.priority, a.first->id) < std::tuple(b.due, b.priority, b.first->id);
-  });
+  for (const auto& [grant, client] : gpu.holders) add(*client);
+  if (context.state.gangs.empty()) return all;
+  for (const auto& [id, client] : gpu.lockless.keepers) add(*client);
   return all;
 }
 
@@ -191,50 +204,51 @@ std::vector<Party> rivals_on(const Context& context, const Gpu& gpu, const std::
 }
 
 // Whoever left: what cannot move, and these, are more than there is.
-bool never_fit(const Config& config, const Gpu& gpu, std::span<const ClientId> comers) {
+bool never_fit(const State& state, const Gpu& gpu, std::span<const ClientId> comers) {
   Bytes fixed = gpu.sums.immovable + departed_bytes(gpu);
   for (const ClientId id : comers) {
-    const Client& client = gpu.clients.at(id);
+    const Client& client = *state.find(id);
     fixed += charge(client) - client.indexed.counted.immovable;
   }
-  return fixed > safe_limit(config, gpu);
+  return fixed > safe_limit(state.config, gpu);
 }
 
-// Of candidates, which stand in the order in which they may leave: those without whom the comers fit, and no more of them than that takes.
-// False: the comers do not fit whoever of them leaves.
+// Of candidates those without whom the comers fit, and no more of them than that takes: first who may be dropped first. Mostly a few of
+// many are enough, so that the others need no order. False: the comers do not fit whoever of them leaves.
 bool choose_leavers(std::vector<Party>& candidates, RoomCount& count) {
-  const auto add = [&](Party& party) {
-    if (std::exchange(party.leaves, true)) return;
-    party.each([&](const Client& client) { count.leaves(client); });
-  };
-  const auto spare = [&](Party& party) {
-    party.leaves = false;
-    party.each([&](const Client& client) { count.stays(client); });
+  const auto set_leaves = [&](Party& party, bool leaves) {
+    party.leaves = leaves;
+    party.each([&](const Client& client) { leaves ? count.leaves(client) : count.stays(client); });
   };
   const auto fits = [&] { return count.room().fits(); };
-  for (Party& party : candidates) {
-    if (party.must_leave) add(party);
+  const auto others = std::partition(candidates.begin(), candidates.end(), [](const Party& party) { return party.must_leave; });
+  for (auto party = candidates.begin(); party != others; ++party) set_leaves(*party, true);
+  if (fits()) return true;
+  constexpr ptrdiff_t kFew = 2;    // are looked for among all; of more all are put in order
+  auto chosen = candidates.end();  // from there on, the first one last
+  for (bool enough = false; !enough; enough = fits()) {
+    if (chosen == others) return false;
+    if (candidates.end() - chosen < kFew) {
+      std::iter_swap(std::max_element(others, chosen, leaves_later), std::prev(chosen));
+    } else if (candidates.end() - chosen == kFew) {
+      std::sort(others, chosen, leaves_later);
+    }
+    set_leaves(*--chosen, true);
   }
-  bool enough = fits();
-  for (auto party = candidates.begin(); party != candidates.end() && !enough; ++party) {
-    add(*party);
-    enough = fits();
-  }
-  if (!enough) return false;
-  for (auto party = candidates.rbegin(); party != candidates.rend(); ++party) {  // spare whom a later one made unnecessary
-    if (party->must_leave || !party->leaves) continue;
-    spare(*party);
-    if (!fits()) add(*party);
+  for (auto party = std::next(chosen); party != candidates.end(); ++party) {  // spare whom a later one made unnecessary
+    set_leaves(*party, false);
+    if (!fits()) set_leaves(*party, true);
   }
   return true;
 }
 
 std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Comers& comers, bool doubtful_too) {
   const State& state = context.state;
-  if (never_fit(context.config(), gpu, comers.clients)) return std::nullopt;
+  if (never_fit(state, gpu, comers.clients)) return std::nullopt;
   Bytes in = 0;
-  for (const ClientId id : comers.clients) in += charge(gpu.clients.at(id)) - gpu.clients.at(id).memory.resident;
-  const bool load_is_stuck = !room_if(state, gpu, {}, context.now).fits();
+  for (const ClientId id : comers.clients) in += charge(*state.find(id)) - state.find(id)->memory.resident;
+  const bool load_is_stuck =
+      !(gpu.departed.empty() && fits_when_released(context.config(), gpu)) && !room_if(state, gpu, {}, context.now).fits();
   const auto terms = [&](Duration cost, bool wakes) {
     TurnTerms with = terms_of(context.config(), cost, wakes);
     with.load_is_stuck = load_is_stuck;
@@ -269,7 +283,7 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
     plan.doubtful |= party.doubtful;
   }
   for (const Party& party : candidates) {
-    if (due_of(context, party, without) <= plan.at) continue;
+    if (!comers.wakes || due_of(context, party, without) <= plan.at) continue;  // it would be the same
     party.each([&](const Client& client) { plan.interrupted.insert(client.id); });
   }
   const bool counts_on_doubtful = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(), [&](const auto& entry) {

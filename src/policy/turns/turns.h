@@ -71,9 +71,35 @@ void set_reason(Client& client, WaitReason reason, bool waited_for_memory);   //
 const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu);            // the order, where there are no gangs
 std::vector<Client*> that_may_fit(Gpu& gpu, const Place& after, Bytes room);  // or of which more is to be said than that they wait
 
-// admission.cc: who gets the lock
+// places.cc: who is served first
 PlaceTerms place_terms_on(const Context& context, const Gpu& gpu);
 Place place_of(const Context& context, const PlaceTerms& terms, const Client& client);
+// One client, or a gang's on all GPUs: who gets the lock together.
+struct Waiters {
+  Place place;
+  Gang* gang = nullptr;
+  bool joins = false;  // the gang runs already
+  bool wakes = false;
+  bool ends = false;
+  Client* client = nullptr;  // not of a gang
+};
+std::vector<Waiters> queue_of(Context& context, const Gpus& gpus);  // in no order
+// These, one after the other in their order: mostly the first few are asked for, and the others need none.
+class InOrder {
+ public:
+  explicit InOrder(const std::vector<Waiters>& queue);
+  bool empty() const { return at_ == order_.size(); }
+  const Waiters& next();
+  std::span<const Waiters* const> rest() const { return {order_.data() + at_, order_.size() - at_}; }  // of these only the first is known
+
+ private:
+  void sort_some();
+
+  std::vector<const Waiters*> order_;
+  size_t at_ = 0, sorted_ = 0;
+};
+
+// admission.cc: who gets the lock
 void request_lock(Context& context, Gpu& gpu, Client& client);
 void grant(Context& context, Gpu& gpu, Client& client);
 void admit(Context& context, const Gpus& gpus);
