@@ -79,7 +79,9 @@ TEST(Turns, EightOfRandomSizesForThreeHundredTurns) {
 
 // Nobody is asked to drop, nothing moves.
 TEST(Turns, TwoThatFitRunTogether) {
-  Stage stage;
+  StageOptions options;
+  options.scheduler["NVSHARE_SHARING"] = "together";  // by default turns are tried
+  Stage stage(options);
   stage.start_scheduler();
   for (int i = 0; i < 2; ++i) {
     stage.start("fits-" + std::to_string(i), {"mix", "--seed", std::to_string(i), "--hold", "30M", "--largest", "20M"});
