@@ -31,6 +31,8 @@ constexpr int64_t kQuietHousekeepingNs = 5'000'000'000;
 constexpr int64_t kDepartedIntervalNs = 20'000'000;
 // The earliest a deadline is served again, so that one that does not move cannot spin the daemon.
 constexpr int64_t kDeadlineStepNs = 100'000;
+constexpr int64_t kHandOverNs = 500'000'000;  // at its end, the longest wait for those that the GPU is handed to
+constexpr int64_t kHandOverLookNs = 5'000'000;
 constexpr int64_t kFailurePauseNs = 1'000'000'000;
 constexpr size_t kMarksAtOnce = 250;
 constexpr int64_t kOpenFilesMost = 1 << 20;
@@ -95,11 +97,13 @@ Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
                               housekeeping_timer_.arm(monotonic_ns());  // whoever has said something meanwhile comes first
                             });
                           }),
-      idle_timer_(loop_, [this] {
-        if (has_runs(engine_->parts().tenants)) return idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);
-        spdlog::info("no client for {:.1f} s: ending", static_cast<double>(*settings_.exit_when_idle) / 1e9);
-        loop_.stop();
-      }) {}
+      idle_timer_(loop_,
+                  [this] {
+                    if (has_runs(engine_->parts().tenants)) return idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);
+                    spdlog::info("no client for {:.1f} s: ending", static_cast<double>(*settings_.exit_when_idle) / 1e9);
+                    loop_.stop();
+                  }),
+      end_timer_(loop_, [this] { end_once_handed_over(); }) {}
 
 Daemon::~Daemon() {
   for (const auto& endpoint : endpoints_) endpoint->stop_asking();
@@ -327,8 +331,18 @@ void Daemon::stop() {
 void Daemon::stop_on_signals() {
   loop_.on_signals({SIGTERM, SIGINT}, [this](int signal) {
     spdlog::info("signal {}", signal);
-    loop_.stop();
+    if (ends_by_ != 0) return loop_.stop();
+    ends_by_ = monotonic_ns() + kHandOverNs;
+    call_engine([this] { engine_->sharing().end(monotonic_ns()); });
+    end_once_handed_over();
   });
+}
+
+// Who gives up a load as this ends would wait for the next scheduler.
+void Daemon::end_once_handed_over() {
+  const int64_t now = monotonic_ns();
+  if (now >= ends_by_ || !engine_->sharing().hands_over(now)) return loop_.stop();
+  end_timer_.arm(now + kHandOverLookNs);
 }
 
 void Daemon::call_engine(const Callback& call) {

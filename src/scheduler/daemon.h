@@ -61,6 +61,7 @@ class Daemon {
   bool quiet() const;
   void sampled(const std::vector<GpuSample>& samples);
   void watch_idleness();
+  void end_once_handed_over();
   // As AdminSockets has it; no exception comes out.
   std::optional<std::string> answer(std::string_view line, AdminSockets::Later later);
   std::optional<std::string> answer_request(std::string_view line, AdminSockets::Later later);
@@ -87,10 +88,12 @@ class Daemon {
   Timer deadline_timer_;
   Timer housekeeping_timer_;
   Timer idle_timer_;
+  Timer end_timer_;
   bool housekeeping_ = false;
   int64_t active_at_ = 0;   // CLOCK_MONOTONIC ns: a client said something, or memory on a GPU moved
   int64_t used_bytes_ = 0;  // on the GPUs that were last looked at, together
   bool idle_ = false;
+  int64_t ends_by_ = 0;              // it was told to end, and does by then
   int64_t deadline_not_before_ = 0;  // after a failure: what cannot be served must not spin the daemon
   RepeatedWarnings warnings_;
   std::unique_ptr<MpsService> mps_;  // ends first: what it started is ended while the folder is still ours

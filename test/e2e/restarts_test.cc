@@ -4,7 +4,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "e2e/harness/random.h"
 #include "e2e/harness/scripted_scheduler.h"
@@ -65,6 +68,44 @@ TEST(Restarts, SchedulerKilledInMidRunAndInMidSwap) {
   stage.tell_to_stop();
   stage.expect_success_of_all();
   stage.expect_gpu_unharmed();
+}
+
+// Who waits for a slice of its own, in which no memory moves, goes on while a scheduler that ended in good order is away.
+TEST(Restarts, NobodyWaitsForASliceThatNobodyGives) {
+  StageOptions options;
+  options.scheduler["NVSHARE_SHARING"] = "turns";
+  Stage stage(options);
+  stage.start_scheduler();
+  std::vector<Child*> all;
+  for (const char* name : {"first", "second", "third"}) all.push_back(&stage.start(name, {"steady", "--work", "1000"}));
+  const auto lines = [](const Child& child) {
+    const std::string log = child.log();
+    return std::count(log.begin(), log.end(), '\n');
+  };
+  ASSERT_TRUE(stage.wait_until([&] {
+    const auto report = stage.status();
+    return report && report->clients.size() == 3 &&
+           std::all_of(report->clients.begin(), report->clients.end(), [](const auto& client) { return client.turns >= 2; });
+  })) << stage.raw_status();
+  stage.stop_scheduler();
+  std::vector<std::ptrdiff_t> before;
+  for (const Child* child : all) before.push_back(lines(*child));
+  EXPECT_TRUE(stage.wait_until(
+      [&] {
+        for (size_t i = 0; i < all.size(); ++i) {
+          if (lines(*all[i]) < before[i] + 10) return false;
+        }
+        return true;
+      },
+      moments()));
+  stage.start_scheduler();
+  EXPECT_TRUE(stage.wait_until([&] {
+    const auto report = stage.status();
+    return report && report->clients.size() == 3 &&
+           std::all_of(report->clients.begin(), report->clients.end(), [](const auto& client) { return client.turns >= 2; });
+  })) << stage.raw_status();
+  stage.tell_to_stop();
+  stage.expect_success_of_all();
 }
 
 // Programs that started under a scheduler go on without one for good.

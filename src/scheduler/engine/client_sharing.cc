@@ -1,6 +1,9 @@
 #include "scheduler/engine/client_sharing.h"
 
+#include <algorithm>
 #include <optional>
+
+#include "policy/parts.h"
 
 namespace nvshare::scheduler {
 
@@ -26,7 +29,23 @@ void ClientSharing::tell(RegisteredClient& client, policy::Instant now) {
   const Tenant* tenant = at_.tenants.find(client.tenant);
   const Sharing sharing = (tenant != nullptr ? sharing_of(tenant->sharing_in_force()) : std::nullopt).value_or(at_.settings.sharing);
   const uint64_t group = client.mps.group != 0 ? client.mps.group : sharing == Sharing::kTurns ? policy::share_group_of(client.tenant) : 0;
-  const bool measured = sharing == Sharing::kAuto && client.version >= kTellsProgress;
+  set(client, group, sharing == Sharing::kAuto && client.version >= kTellsProgress, now);
+}
+
+void ClientSharing::end(policy::Instant now) {
+  for (auto& [id, client] : at_.clients.all()) set(client, 0, false, now);
+}
+
+bool ClientSharing::hands_over(policy::Instant now) const {
+  return std::ranges::any_of(at_.clients.all(), [&](const auto& entry) {
+    const std::optional<policy::GpuView> view = policy::view_of_client(at_.policy.state(), entry.first, now);
+    return view && std::ranges::any_of(view->clients, [](const policy::ClientView& client) {
+             return client.state == policy::ClientState::kLoading || client.state == policy::ClientState::kDropping;
+           });
+  });
+}
+
+void ClientSharing::set(RegisteredClient& client, uint64_t group, bool measured, policy::Instant now) {
   if (group == client.shares.group && measured == client.shares.measured) return;
   client.shares.group = group;
   client.shares.measured = measured;

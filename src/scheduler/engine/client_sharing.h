@@ -27,8 +27,13 @@ class ClientSharing {
   // Settings, tenants or the client may have changed.
   void tell(policy::Instant now);
   void tell(RegisteredClient& client, policy::Instant now);
+  // The scheduler ends: whoever fits beside the others runs until the next one is there, instead of waiting for a turn that nobody gives.
+  void end(policy::Instant now);
+  bool hands_over(policy::Instant now) const;  // somebody's turn begins or ends at this moment
 
  private:
+  void set(RegisteredClient& client, uint64_t group, bool measured, policy::Instant now);
+
   const Neighbours at_;
 };
 

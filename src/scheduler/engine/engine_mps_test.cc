@@ -132,6 +132,25 @@ TEST_F(EngineMpsTest, WithSharingInTurnsTenantsHaveASliceEach) {
   EXPECT_TRUE(packets_.last<protocol::DropLock>(other));
 }
 
+// Who waits for its slice as the scheduler ends would wait until the next one is there.
+TEST_F(EngineMpsTest, WhereTurnsMoveNoMemoryNobodyWaitsWhileTheSchedulerIsAway) {
+  protocol::admin::SetRequest change;
+  change.settings["sharing"] = "turns";
+  ASSERT_TRUE(engine().set(change, now_));
+  for (const pid_t pid : {501, 502, 503}) {
+    join(static_cast<ConnectionId>(pid), pid, 0, 0);
+    send(static_cast<ConnectionId>(pid), protocol::ReqLock{1});
+  }
+  const auto runs = [&](ConnectionId id) {
+    const auto lock = packets_.last<protocol::LockOk>(id);
+    const auto drop = packets_.last<protocol::DropLock>(id);
+    return lock && (!drop || drop->grant.grant != lock->grant.grant);
+  };
+  ASSERT_NE(runs(501) + runs(502) + runs(503), 3);
+  engine().sharing().end(++now_);
+  for (const ConnectionId id : {501, 502, 503}) EXPECT_TRUE(runs(id)) << id;
+}
+
 // The setting is the node's; a tenant may be told otherwise, and back.
 TEST_F(EngineMpsTest, ATenantMayBeToldHowItShares) {
   std::string first;
