@@ -110,7 +110,10 @@ Result<GpuChoice> choose_named(const StatusReport& status, const std::string& wa
       if (!index) {
         std::string known;
         for (size_t i = 0; i < status.gpus.size(); ++i) known += fmt::format("{}{} ({})", i > 0 ? ", " : "", i, status.gpus[i].uuid);
-        return error_format("there is no GPU '%.80s'; accepted: all, or a list of %s", part.c_str(), known.c_str());
+        if (part == "all")
+          return error_format("'all' is all GPUs, with no other in '%.160s'; accepted: all, or some of %s", wanted.c_str(), known.c_str());
+        return error_format("there is no GPU '%.80s'; accepted: all, or %s%s", part.c_str(), status.gpus.size() > 1 ? "some of " : "",
+                            known.c_str());
       }
       if (std::find(chosen.begin(), chosen.end(), *index) != chosen.end())
         return error_format("GPU '%.80s' is named twice in '%.160s'", part.c_str(), wanted.c_str());

@@ -70,6 +70,10 @@ TEST(GpuChoice, SeveralByName) {
   EXPECT_EQ(choose_named(status, "0,1")->description, "GPU 0 (Test GPU, 1 GiB), GPU 1 (Test GPU, 1 GiB)");
   EXPECT_EQ(choose_named(status, "MIG-12ab-34")->visible_devices, "MIG-12ab-34");
   EXPECT_EQ(choose_named(status, "MIG-12ab-34")->description, "MIG device MIG-12ab-34");
+  EXPECT_EQ(std::string(choose_named(status, "all,0").error().text)
+                .find("'all' is all GPUs, with no other in 'all,0'; accepted: all, or some of 0 ("),
+            0u);
+  EXPECT_EQ(std::string(choose_named(status, "7").error().text).find("there is no GPU '7'; accepted: all, or some of 0 ("), 0u);
   for (const char* wrong : {"0,", "0,0", "0,GPU-aaaa", "0,7", "all,0", "0,MIG-12ab-34"}) EXPECT_FALSE(choose_named(status, wrong)) << wrong;
 }
 

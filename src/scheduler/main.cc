@@ -122,8 +122,16 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {
-    int status = app.exit(problem);
-    return status == 0 ? EXIT_SUCCESS : kExitWrongUse;
+    if (problem.get_exit_code() == 0) return app.exit(problem);  // --help, --version
+    const std::vector<std::string> unknown = app.remaining();
+    if (unknown.empty()) {
+      std::string text = problem.what();
+      if (const size_t at = text.find(": 1 required "); at != std::string::npos) text = text.substr(0, at) + ": a value is missing";
+      std::fprintf(stderr, "nvshare-scheduler: %s; see 'nvshare-scheduler --help'\n", text.c_str());
+    } else {
+      std::fprintf(stderr, "nvshare-scheduler: '%s' is no flag; 'nvshare-scheduler --help' lists them\n", unknown.front().c_str());
+    }
+    return kExitWrongUse;
   }
   line.config_given = config->count() > 0;
   auto value = values.begin();

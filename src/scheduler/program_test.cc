@@ -27,6 +27,9 @@ TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_EQ(wait_for_end(start({"--config", "/nonexistent.toml"})), 2);
   EXPECT_NE(said().find("/nonexistent.toml"), std::string::npos) << said();
   EXPECT_EQ(wait_for_end(start({"--colour"})), 2);
+  EXPECT_NE(said().find("'--colour' is no flag; 'nvshare-scheduler --help' lists them"), std::string::npos) << said();
+  EXPECT_EQ(wait_for_end(start({"--switch-time-fixed"})), 2);
+  EXPECT_NE(said().find("nvshare-scheduler: --switch-time-fixed: a value is missing; see"), std::string::npos) << said();
   EXPECT_EQ(wait_for_end(start({"--version"})), 0);
 }
 

@@ -287,7 +287,8 @@ void check_host(const Facts& facts, Findings& out) {
   }
   if (!facts.container.empty()) {
     out.push_back({Level::kNote, "container", "this is a " + facts.container + " container",
-                   "The machine's scheduler answers 'status' and 'set' outside of containers only.",
+                   facts.scheduler.admin ? "A scheduler answers 'status' and 'set' here; the machine's does so outside of containers only."
+                                         : "The machine's scheduler answers 'status' and 'set' outside of containers only.",
                    facts.scheduler.clients_served || facts.scheduler.admin
                        ? ""
                        : "Mount the scheduler's client folder: -v /run/nvshare/client:/run/nvshare/client:ro."});

@@ -164,6 +164,20 @@ TEST(Doctor, EachTroubleIsNamed) {
   }
 }
 
+// As in a container in which a scheduler of its own runs.
+TEST(Doctor, AContainerWhoseSchedulerAnswersIsNotToldThatNoneDoes) {
+  const auto of_container = [](bool admin) {
+    Facts facts = healthy();
+    facts.container = "docker";
+    facts.scheduler.admin = admin;
+    const std::vector<Finding> findings = examine(facts);
+    const auto at = std::find_if(findings.begin(), findings.end(), [](const Finding& one) { return one.check == "container"; });
+    return at != findings.end() ? at->means : std::string();
+  };
+  EXPECT_EQ(of_container(true), "A scheduler answers 'status' and 'set' here; the machine's does so outside of containers only.");
+  EXPECT_EQ(of_container(false), "The machine's scheduler answers 'status' and 'set' outside of containers only.");
+}
+
 TEST(Doctor, TextAndJsonSayTheSame) {
   Facts facts = healthy();
   facts.gpus[0].mig = true;
