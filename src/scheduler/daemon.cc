@@ -338,7 +338,7 @@ void Daemon::stop_on_signals() {
   });
 }
 
-// Who gives up a load as this ends would wait for the next scheduler.
+// A client that gives up a load as this ends would wait for the next scheduler.
 void Daemon::end_once_handed_over() {
   const int64_t now = monotonic_ns();
   if (now >= ends_by_ || !engine_->sharing().hands_over(now)) return loop_.stop();

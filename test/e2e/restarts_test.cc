@@ -70,7 +70,7 @@ TEST(Restarts, SchedulerKilledInMidRunAndInMidSwap) {
   stage.expect_gpu_unharmed();
 }
 
-// Who waits for a slice of its own, in which no memory moves, goes on while a scheduler that ended in good order is away.
+// A program that waits for a slice of its own, in which no memory moves, goes on while a scheduler that ended in good order is away.
 TEST(Restarts, NobodyWaitsForASliceThatNobodyGives) {
   StageOptions options;
   options.scheduler["NVSHARE_SHARING"] = "turns";
@@ -82,11 +82,12 @@ TEST(Restarts, NobodyWaitsForASliceThatNobodyGives) {
     const std::string log = child.log();
     return std::count(log.begin(), log.end(), '\n');
   };
-  ASSERT_TRUE(stage.wait_until([&] {
+  const auto take_turns = [&] {
     const auto report = stage.status();
     return report && report->clients.size() == 3 &&
            std::all_of(report->clients.begin(), report->clients.end(), [](const auto& client) { return client.turns >= 2; });
-  })) << stage.raw_status();
+  };
+  ASSERT_TRUE(stage.wait_until(take_turns)) << stage.raw_status();
   stage.stop_scheduler();
   std::vector<std::ptrdiff_t> before;
   for (const Child* child : all) before.push_back(lines(*child));
@@ -99,11 +100,7 @@ TEST(Restarts, NobodyWaitsForASliceThatNobodyGives) {
       },
       moments()));
   stage.start_scheduler();
-  EXPECT_TRUE(stage.wait_until([&] {
-    const auto report = stage.status();
-    return report && report->clients.size() == 3 &&
-           std::all_of(report->clients.begin(), report->clients.end(), [](const auto& client) { return client.turns >= 2; });
-  })) << stage.raw_status();
+  EXPECT_TRUE(stage.wait_until(take_turns)) << stage.raw_status();
   stage.tell_to_stop();
   stage.expect_success_of_all();
 }

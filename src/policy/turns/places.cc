@@ -1,4 +1,4 @@
-// Who is served first: the places of those that wait, of clients by themselves and of gangs.
+// The waiting order: the places of those that wait, of clients by themselves and of gangs.
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -15,12 +15,12 @@ bool wakers_may_pass(const Gpu& gpu, Duration limit) {
   return ordinary.empty() || gpu.switches.passing - ordinary.begin()->first < limit;
 }
 
-// Place: whoever waits, in order: those that join their running gang, then all others but those that kept the GPU against requests, who
-// come last; among them those that end, priority, waking clients, least recent use, arrival. The members of a gang have one place, the same
-// on all their GPUs: so gangs that wait for the same GPUs are served one after the other.
 int highest_priority(const Gpu& gpu) { return gpu.priorities.empty() ? 0 : std::max(gpu.priorities.rbegin()->first, 0); }
 
-// The rule of the waiting order, for one client, or for those of a gang that wait.
+// The rule of the waiting order, for one client, or for those of a gang that wait. First come those that join their running gang, then all
+// others but those that kept the GPU against requests, which come last; among them those that end, priority, waking clients, least recent
+// use, arrival. The members of a gang have one place, the same on all their GPUs: so gangs that wait for the same GPUs are served one after
+// the other.
 Place place_by(const QueueKeys& keys, const PlaceTerms& terms, bool joins, ClientId id, Instant now) {
   const int priority = now - keys.waiting_since >= terms.promote_after ? terms.highest : keys.priority;
   return {joins                   ? 0

@@ -132,7 +132,7 @@ Instant due_of(const Context& context, const Party& party, const TurnTerms& term
   return due;
 }
 
-// Who comes first may be dropped first.
+// Parties are dropped in this order, the last one first.
 bool leaves_later(const Party& a, const Party& b) {
   return std::tuple(a.due, a.priority, a.first->id) > std::tuple(b.due, b.priority, b.first->id);
 }

@@ -71,7 +71,7 @@ void set_reason(Client& client, WaitReason reason, bool waited_for_memory);   //
 const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu);            // the order, where there are no gangs
 std::vector<Client*> that_may_fit(Gpu& gpu, const Place& after, Bytes room);  // or of which more is to be said than that they wait
 
-// places.cc: who is served first
+// places.cc: the waiting order
 PlaceTerms place_terms_on(const Context& context, const Gpu& gpu);
 Place place_of(const Context& context, const PlaceTerms& terms, const Client& client);
 // One client, or a gang's on all GPUs: who gets the lock together.

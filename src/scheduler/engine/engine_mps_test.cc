@@ -132,7 +132,7 @@ TEST_F(EngineMpsTest, WithSharingInTurnsTenantsHaveASliceEach) {
   EXPECT_TRUE(packets_.last<protocol::DropLock>(other));
 }
 
-// Who waits for its slice as the scheduler ends would wait until the next one is there.
+// A client that waits for its slice as the scheduler ends would wait until the next one is there.
 TEST_F(EngineMpsTest, WhereTurnsMoveNoMemoryNobodyWaitsWhileTheSchedulerIsAway) {
   protocol::admin::SetRequest change;
   change.settings["sharing"] = "turns";

@@ -1,5 +1,5 @@
-// Who had each GPU before the page was opened, of what the scheduler remembers (/past.jsonl: lines of a trace). Nothing here touches the
-// document.
+// The holders of each GPU before the page was opened, from what the scheduler remembers (/past.jsonl: lines of a trace). Nothing here touches
+// the document.
 'use strict';
 const remembered = (() => {
   // As the scheduler counts time_running_ns, time_swapping_ns and time_waiting_ns.
