@@ -38,6 +38,7 @@ std::string contention(const policy::SendContention& a) {
   if (a.idle_release > 0) text += fmt::format("; once idle for {} it gives the GPU up", format_duration(a.idle_release));
   if (a.pause > 0) text += fmt::format("; once idle for {} it may pause", format_duration(a.pause));
   if (a.gang_runs) text += "; others of its gang run";
+  if (a.held) text += "; without a scheduler it waits";
   return text;
 }
 

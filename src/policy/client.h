@@ -301,6 +301,7 @@ struct Sent {
     Duration idle_release = 0;
     bool gang_runs = false;
     Duration pause = 0;
+    bool held = false;
 
     bool operator==(const Rules&) const = default;
   };

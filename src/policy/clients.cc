@@ -234,6 +234,8 @@ void set_turns(Context& context, const TenantTurns& event) {
 }
 
 void set_suspended(Context& context, const TenantSuspended& event) {
+  // Each is told what that means for it without a scheduler.
+  each_client_of(context.state, event.tenant, [](Client& client) { client.indexed.home->contention.also_to_tell.push_back(&client); });
   if (event.suspended) {
     context.state.suspended.insert(event.tenant);
     return;  // hold_suspended does the rest

@@ -304,14 +304,15 @@ struct SendMemory {
   uint64_t budget_sequence;
 };
 struct SendContention {
-  ClientId client;
-  uint32_t waiters;
-  uint32_t memory_waiters;
-  Duration swap_cost;
+  ClientId client = 0;
+  uint32_t waiters = 0;
+  uint32_t memory_waiters = 0;
+  Duration swap_cost = 0;
   bool limited = false;       // a compute limit or slicing applies: the client is billed for the time that it holds the lock
   Duration idle_release = 0;  // it gives the lock up once idle for this long; whole microseconds; 0 = its own default
   bool gang_runs = false;     // others of its gang hold the lock: it allocates with the lock only, beyond turns too
   Duration pause = 0;         // once idle for this long it may pause instead of giving the lock up; whole microseconds; 0 = it may not
+  bool held = false;          // without a scheduler it waits for the next one, even if all its memory is on the GPU
 };
 // It is to answer how much it has submitted so far, and counts that from now on, or no longer.
 struct SendAskProgress {

@@ -108,10 +108,12 @@ struct CeilingReports {
 struct ContentionReports {
   bool plain = false;  // nobody has heard of gangs or pauses, and all have heard of these:
   bool limited = false;
+  bool held = false;
   Duration idle = 0;
   Contenders contenders;  // whether there are any
   Duration cost = 0;
-  std::vector<Client*> to_tell;  // in the step under way
+  std::vector<Client*> to_tell;       // in the step under way
+  std::vector<Client*> also_to_tell;  // then: of gangs that have changed, of tenants that were suspended or no longer are
   mutable CountedContenders counted;
 };
 
@@ -144,9 +146,8 @@ struct GangsHere {
   Bytes room = 0;                                      // for them, when they were formed last
   // Of those that are in use, by GangStanding: for the rule that none may run of which two could come to wait for each other.
   FlatMap<GangId, Gang*> lacking, settled, mixed;
-  size_t most_members = 0;       // no gang ever had more here
-  Contenders contenders;         // as the gangs' clients were told of them
-  std::vector<Client*> to_tell;  // of gangs that have changed: in the step under way
+  size_t most_members = 0;  // no gang ever had more here
+  Contenders contenders;    // as the gangs' clients were told of them
 };
 
 // When a GPU is to be looked at again.

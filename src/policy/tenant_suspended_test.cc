@@ -20,10 +20,12 @@ struct TenantSuspensions : ::testing::Test {
   void feed(const Event& event) {
     drops.clear();
     evictions.clear();
+    held.clear();
     for (const Action& action : step(*state, event, now)) {
       if (const auto* lock = std::get_if<SendLock>(&action)) grants[lock->client] = lock->grant;
       if (const auto* drop = std::get_if<SendDrop>(&action)) drops[drop->client] = drop->grant;
       if (const auto* evict = std::get_if<SendEvict>(&action)) evictions[evict->client] = evict->bytes;
+      if (const auto* told = std::get_if<SendContention>(&action)) held[told->client] = told->held;
     }
     EXPECT_EQ(check_invariants(*state), std::nullopt);
   }
@@ -43,7 +45,23 @@ struct TenantSuspensions : ::testing::Test {
   Instant now = 100 * kSeconds;
   std::map<ClientId, GrantId> grants, drops;  // the last of each; of the last step
   std::map<ClientId, Bytes> evictions;
+  std::map<ClientId, bool> held;  // who was told in the last step whether it waits without a scheduler
 };
+
+// And one whose tenant, or GPU, has a limit: whoever ends the scheduler is not rid of it.
+TEST_F(TenantSuspensions, ItsClientsAreToldThatTheyWaitWithoutAScheduler) {
+  using Told = std::map<ClientId, bool>;
+  join(1, kGiBs, true);
+  join(2, kGiBs, true);
+  feed(TenantSuspended{1, true});
+  EXPECT_EQ(held, (Told{{1, true}}));
+  feed(ComputeLimit{2, 30});
+  EXPECT_EQ(held, (Told{{1, true}, {2, true}}));
+  feed(TenantSuspended{1, false});
+  EXPECT_EQ(held, Told{});
+  feed(ComputeLimit{2, 100});
+  EXPECT_EQ(held, (Told{{1, false}, {2, false}}));
+}
 
 TEST_F(TenantSuspensions, ItsTurnEndsItsMemoryGivesWayAndItGoesOnWhenResumed) {
   join(1, 12 * kGiBs, true);

@@ -167,7 +167,8 @@ Result<void> check(const Contention& message) {
   return all_of([&] { return check_at_most("limited", message.limited, kLimitedAll); },
                 [&] { return check_at_most("idle_release_us", message.idle_release_us, kIdleReleaseUsMax); },
                 [&] { return check_flag("gang_runs", message.gang_runs); },
-                [&] { return check_at_most("pause_us", message.pause_us, kIdleReleaseUsMax); });
+                [&] { return check_at_most("pause_us", message.pause_us, kIdleReleaseUsMax); },
+                [&] { return check_flag("held", message.held); });
 }
 
 template <>
@@ -324,9 +325,13 @@ struct FormerSize {
 };
 
 constexpr FormerSize kFormerSizes[] = {
-    {MessageType::kRegistered, 1, offsetof(Registered, release)},         {MessageType::kContention, 1, offsetof(Contention, gang_runs)},
-    {MessageType::kLockReleased, 2, offsetof(LockReleased, submissions)}, {MessageType::kLockPaused, 2, offsetof(LockPaused, submissions)},
-    {MessageType::kSwapProgress, 1, offsetof(SwapProgress, unchanged)},   {MessageType::kAskMps, 2, offsetof(AskMps, group)},
+    {MessageType::kRegistered, 1, offsetof(Registered, release)},
+    {MessageType::kContention, 1, offsetof(Contention, gang_runs)},
+    {MessageType::kContention, 2, offsetof(Contention, held)},
+    {MessageType::kLockReleased, 2, offsetof(LockReleased, submissions)},
+    {MessageType::kLockPaused, 2, offsetof(LockPaused, submissions)},
+    {MessageType::kSwapProgress, 1, offsetof(SwapProgress, unchanged)},
+    {MessageType::kAskMps, 2, offsetof(AskMps, group)},
 };
 
 size_t payload_bytes_in(const Format& format, uint16_t version) {

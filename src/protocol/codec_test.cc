@@ -349,7 +349,7 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);
   EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.processes = kTenantProcessesMax + 1; }).find("processes"), std::string::npos);
   EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.first = 1; }).find("first"), std::string::npos);
-  EXPECT_EQ(refusal(Contention{0, 0, 0, kLimitedAll, kIdleReleaseUsMax, 1, {}, kIdleReleaseUsMax}, [](Contention&) {}), "accepted");
+  EXPECT_EQ(refusal(Contention{0, 0, 0, kLimitedAll, kIdleReleaseUsMax, 1, {}, kIdleReleaseUsMax, 1, {}}, [](Contention&) {}), "accepted");
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.limited = kLimitedAll + 1; }).find("limited"), std::string::npos);
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.gang_runs = 2; }).find("gang_runs"), std::string::npos);
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.pause_us = kIdleReleaseUsMax + 1; }).find("pause_us"), std::string::npos);

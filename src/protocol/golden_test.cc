@@ -117,7 +117,9 @@ void each_message(Visit visit) {
                    .idle_release_us = 0x00010203,
                    .gang_runs = 1,
                    .reserved = {},
-                   .pause_us = 0x00040506});
+                   .pause_us = 0x00040506,
+                   .held = 1,
+                   .reserved_too = {}});
   visit(WhyWaiting{.question = k(1), .text = "a neighbour"});
   visit(
       TenantUse{.memory_limit = k(1),

@@ -433,6 +433,9 @@ struct Contention {
   uint8_t reserved[3];
   uint32_t pause_us;  // once idle for this long it may send LockPaused instead of releasing the lock; 0 = it may not; at most
                       // kIdleReleaseUsMax
+  // Since version 3.
+  uint8_t held;  // 1: without a scheduler it waits for the next one. 0: it need not, if all its memory is on the GPU
+  uint8_t reserved_too[7];
 };
 
 // ---- Memory handed from process to process ----

@@ -40,7 +40,7 @@ NVSHARE_WIRE_SIZE(HeadroomReturned, 24);
 NVSHARE_WIRE_SIZE(HeadroomTaken, 8);
 NVSHARE_WIRE_SIZE(TenantProcess, 16);
 NVSHARE_WIRE_SIZE(TenantUse, 32 + 24 * 16);
-NVSHARE_WIRE_SIZE(Contention, 32);
+NVSHARE_WIRE_SIZE(Contention, 40);
 NVSHARE_WIRE_SIZE(Import, 40);
 NVSHARE_WIRE_SIZE(ExportWanted, 32);
 NVSHARE_WIRE_SIZE(Exported, 40);

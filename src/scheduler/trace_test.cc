@@ -32,7 +32,7 @@ struct Describer {
     return text("memory", a.client, a.request, a.granted, a.budget, a.budget_sequence);
   }
   std::string operator()(const policy::SendContention& a) const {
-    return text("contention", a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release, a.gang_runs, a.pause);
+    return text("contention", a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release, a.gang_runs, a.pause, a.held);
   }
   std::string operator()(const policy::SendAskProgress& a) const { return text("progress", a.client, a.question, a.counts); }
   std::string operator()(const policy::SendCeiling& a) const { return text("ceiling", a.client, a.ceiling); }
@@ -176,7 +176,7 @@ TEST(Trace, HoldsEveryActionButNotes) {
                                    policy::SendAskProgress{1, 2, true},
                                    policy::SendCeiling{1, 2},
                                    policy::SendPrefetch{1, 2, 3},
-                                   policy::SendContention{1, 2, 3, 4, true, 5, true, 6}};
+                                   policy::SendContention{1, 2, 3, 4, true, 5, true, 6, true}};
   std::set<size_t> kinds;
   for (const policy::Action& action : actions) kinds.insert(action.index());
   ASSERT_EQ(kinds.size() + 1, std::variant_size_v<policy::Action>) << "an action is missing here";

@@ -70,8 +70,9 @@ TEST(Restarts, SchedulerKilledInMidRunAndInMidSwap) {
   stage.expect_gpu_unharmed();
 }
 
-// A program that waits for a slice of its own, in which no memory moves, goes on while a scheduler that ended in good order is away.
-TEST(Restarts, NobodyWaitsForASliceThatNobodyGives) {
+// A program that waits for a slice of its own, in which no memory moves, goes on while the scheduler is away.
+class NobodyWaits : public testing::TestWithParam<bool> {};
+TEST_P(NobodyWaits, ForASliceThatNobodyGives) {
   StageOptions options;
   options.scheduler["NVSHARE_SHARING"] = "turns";
   Stage stage(options);
@@ -88,7 +89,11 @@ TEST(Restarts, NobodyWaitsForASliceThatNobodyGives) {
            std::all_of(report->clients.begin(), report->clients.end(), [](const auto& client) { return client.turns >= 2; });
   };
   ASSERT_TRUE(stage.wait_until(take_turns)) << stage.raw_status();
-  stage.stop_scheduler();
+  if (GetParam()) {
+    stage.kill_scheduler();
+  } else {
+    stage.stop_scheduler();
+  }
   std::vector<std::ptrdiff_t> before;
   for (const Child* child : all) before.push_back(lines(*child));
   EXPECT_TRUE(stage.wait_until(
@@ -104,6 +109,8 @@ TEST(Restarts, NobodyWaitsForASliceThatNobodyGives) {
   stage.tell_to_stop();
   stage.expect_success_of_all();
 }
+INSTANTIATE_TEST_SUITE_P(Restarts, NobodyWaits, testing::Bool(),
+                         [](const auto& param) { return param.param ? "WhereItIsKilled" : "WhereItEnds"; });
 
 // Programs that started under a scheduler go on without one for good.
 TEST(Restarts, SchedulerGoesForGood) {

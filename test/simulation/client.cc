@@ -247,9 +247,16 @@ void Client::link_looks() {
   if (link_ == Link::kRegisters) return;  // it waits for the answer, and for nothing else
   if (link_ == Link::kNone && now() >= reconnect_at_) connect();
   if (link_ == Link::kRegisters) return;
+  if (link_ == Link::kNone) go_on_alone();
   flush();
   step(turn::Tick{});
   schedule_timer();
+}
+
+void Client::go_on_alone() {
+  if (!turn::may_go_on_alone(turn_, now()) || swap_engine_busy_ || !jobs_.empty() || resident_ != allocated_) return;
+  runs();
+  if (!step(turn::GoesOnAlone{static_cast<uint64_t>(resident_)}).agreed) running_ = false;
 }
 
 void Client::on_drop(const protocol::DropLock& message) {
@@ -302,7 +309,7 @@ void Client::connect() {
   if (id_ != 0) hold_to_resident();
   connection_ = run().node().connect(process_.pid(), *this);
   if (connection_ == 0) {
-    step(turn::Registering{false});
+    step(turn::Registering{false, false, true});
     backoff_ = std::min(std::max(backoff_ * 2, kReconnectFirst), kReconnectMost);
     reconnect_at_ = now() + backoff_;
     return;
@@ -336,7 +343,7 @@ void Client::registered(const protocol::Registered& answer) {
   link_ = Link::kUp;
   backoff_ = 0;
   if (first) budget_ = 0;
-  step(turn::Connected{answer.epoch, hello_.wants_lock != 0});
+  step(turn::Connected{answer.epoch, hello_.wants_lock != 0, answer.version >= 3});
   const uint64_t leased = std::min(lease_.leased(), protocol::kLeaseMax);
   if (leased > told_lease_) send(protocol::HeadroomTaken{leased - told_lease_});
   step(turn::Introduced{});

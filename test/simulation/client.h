@@ -137,6 +137,7 @@ class Client : public Endpoint {
   void link_looks();
   void schedule_timer();
   void connect();
+  void go_on_alone();
   void receive();
   struct Incoming;
   bool handle(const Packet& packet);

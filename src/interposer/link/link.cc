@@ -86,9 +86,12 @@ bool Link::find_scheduler(const char* waits_because) {
 }
 
 bool Link::connect_once() {
-  broke_off_ = false;
+  broke_off_ = nobody_listens_ = false;
   FileDescriptor fd = connect_to_scheduler();
-  if (!fd) return false;
+  if (!fd) {
+    nobody_listens_ = errno == ENOENT || errno == ECONNREFUSED;
+    return false;
+  }
   const protocol::Register hello = registration();
   protocol::Registered answer;
   if (!handshake(fd.get(), hello, &answer)) return false;
@@ -208,7 +211,7 @@ void Link::reconnect() {
   turns.take(turn::Registering{true});
   turns.hold_to_resident();
   const bool connected = connect_once();
-  if (!connected) turns.take(turn::Registering{false, broke_off_});
+  if (!connected) turns.take(turn::Registering{false, broke_off_, nobody_listens_});
   if (connected) {
     log(LogLevel::kInfo, "the scheduler is back");
     send_arena_held();
@@ -217,6 +220,17 @@ void Link::reconnect() {
   }
   reconnect_backoff_ns_ = std::min(reconnect_backoff_ns_ * 2, kReconnectMax_ns);
   reconnect_at_ns_ = now_ns() + reconnect_backoff_ns_;
+}
+
+// Nobody's memory leaves for that, and no limit is passed (turn::may_go_on_alone). This thread alone would begin another load.
+void Link::go_on_alone() {
+  Turns& turns = device_.turns();
+  const auto may = [](const turn::Turn& turn) { return turn::may_go_on_alone(turn, now_ns()); };
+  DeviceMemory& memory = device_.memory();
+  if (!turns.ask(may) || !device_.swap_engine().at_rest() || !memory.residency.run_if_complete()) return;
+  if (!turns.take(turn::GoesOnAlone{memory.use.resident()}).agreed) return memory.residency.set_running(false);
+  memory.copies.forget(device_.swap_engine().keeps_host_copies());
+  log(LogLevel::kInfo, "goes on without a scheduler: all that this program has on GPU %d is there", device_.ordinal());
 }
 
 // ---- the socket's thread ----
@@ -239,7 +253,10 @@ void Link::run() {
       if (read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR) return;
     }
     if (connected && ready > 0 && fds[1].revents != 0 && !receive()) disconnected();
-    if (!connected) reconnect();
+    if (!connected) {
+      reconnect();
+      go_on_alone();
+    }
     flush();
     device_.turns().take(turn::Tick{});
     check_cgroup();

@@ -77,6 +77,7 @@ class Link {
   protocol::Register registration();
   void disconnected();
   void reconnect();
+  void go_on_alone();
   bool receive();
   struct Incoming;  // link_messages.cc
   void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
@@ -108,6 +109,7 @@ class Link {
   int64_t asked_why_at_ns_ GUARDED_BY(mutex_) = 0;
   char refusal_told_[256] = {};            // in the log; before the socket's thread starts, then its alone
   const char* barred_by_ = refusal_told_;  // before it is shared
+  bool nobody_listens_ = false;            // the last registration found no scheduler
   bool broke_off_ = false;                 // the last registration: a scheduler listened, and ended it without an answer; as refusal_told_
   // The socket's thread's:
   bool counts_progress_ = false;  // for the scheduler, who asked

@@ -241,7 +241,8 @@ void Turns::connected(const protocol::Register& hello, const protocol::Registere
   const uint64_t told = std::max(terms.lease, hello.lease);
   limit.lease().grow(told - hello.lease);
   link.open(std::move(socket), terms);
-  step(turn::Connected{terms.epoch, hello.wants_lock != 0});
+  constexpr uint16_t kTellsIfHeld = 3;  // Contention::held is since then
+  step(turn::Connected{terms.epoch, hello.wants_lock != 0, terms.version >= kTellsIfHeld});
   link.send_about();
   // What was taken meanwhile.
   const uint64_t leased = limit.leased();

@@ -39,6 +39,7 @@ void begin_watch(Turn& turn, const At& at) {
 
 void heard_contention(Turn& turn, const At& at, const protocol::Contention& message) {
   set_gang_runs(turn, at, message.gang_runs != 0);
+  turn.held = message.held != 0;
   const Idleness::Reason before = turn.idle.reason();
   Idleness::Terms terms = turn.idle.terms();
   terms.limited = (message.limited & protocol::kLimitedCompute) != 0;

@@ -38,16 +38,21 @@ struct Wished {  // a thread found the gate closed
 };
 struct Registering {  // what this process has is about to be told to the next scheduler; or it was in vain
   bool begins;
-  bool broke_off = false;  // in vain, though a scheduler listened: it ended the connection, or ended itself
+  bool broke_off = false;       // in vain, though a scheduler listened: it ended the connection, or ended itself
+  bool nobody_listens = false;  // in vain: there is no scheduler. With neither, there is one that refuses, or does not answer
 };
 struct Connected {  // registered
   uint64_t epoch;
   bool wish_told;
+  bool tells_if_held = false;  // this scheduler does (Contention::held)
 };
 struct Introduced {};  // what this process holds has been sent to the scheduler: its open questions may follow
 struct Disconnected {};
 struct ContextChanged {
   bool there;
+};
+struct GoesOnAlone {  // all that it has is on the GPU, and nothing moves. Effects::agreed: the gate is open
+  uint64_t resident;
 };
 struct LoadEnded {};    // everything is resident. Effects::agreed: the gate is open; else the load was cancelled
 struct LoadStopped {};  // after a cancelled load
@@ -87,9 +92,9 @@ struct Tick {};
 struct Event {
   Seen seen;
   std::variant<Tick, protocol::LockOk, protocol::DropLock, protocol::KeepLock, protocol::Contention, protocol::MemAvailable, Registering,
-               Connected, Introduced, Disconnected, Wished, ContextChanged, LoadEnded, LoadStopped, WorkDrained, MemoryLeft, WaitersSeen,
-               IdleLook, WorkEnded, ReportsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted, HeadroomEnded,
-               LeaseTried, protocol::Headroom, protocol::SwapProgress, protocol::Prefetch, PrefetchEnded, ProgramEnds>
+               Connected, Introduced, Disconnected, Wished, ContextChanged, GoesOnAlone, LoadEnded, LoadStopped, WorkDrained, MemoryLeft,
+               WaitersSeen, IdleLook, WorkEnded, ReportsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted,
+               HeadroomEnded, LeaseTried, protocol::Headroom, protocol::SwapProgress, protocol::Prefetch, PrefetchEnded, ProgramEnds>
       what;
 };
 
@@ -157,7 +162,7 @@ class Effects {
   const Effect* end() const { return items_.data() + (count_ < kMost ? count_ : kMost); }
   size_t count() const { return count_; }
 
-  bool agreed = false;  // LoadEnded, WorkDrained
+  bool agreed = false;  // GoesOnAlone, LoadEnded, WorkDrained
   struct Look {
     bool wanted;      // false: no more looks until WatchIdle
     int64_t wait_ns;  // until the next; 0: the GPU's work is to be waited for, then WorkEnded, then the next

@@ -93,6 +93,7 @@ struct Handler {
   void operator()(const Registering& event) const {
     turn.registering = event.begins;
     if (!event.begins) turn.sought_at = at.now;
+    turn.nobody_listens = event.nobody_listens;
     // A scheduler is there, and may have taken in what it was told: patience begins anew. One that breaks off each time is none.
     if (!event.broke_off || ++turn.broken_off > kBrokenOffMost) return;
     turn.disconnected_at = at.now;
@@ -103,6 +104,8 @@ struct Handler {
     turn.broken_off = 0;
     turn.grant = {event.epoch, 0};
     turn.budget_sequence = 0;
+    turn.tells_if_held = event.tells_if_held;
+    turn.held = false;
     nobody_waits(turn, at, false);  // the scheduler says anew who does
     turn.wish.requested = event.wish_told;
     if (growth_wanted(turn) > 0) at.add(MemoryReportDue{});  // the request anew
@@ -136,6 +139,14 @@ struct Handler {
     at.add(OpenGate{});
     turn.wish.wanted = false;
     at.add(ForgetWish{});
+  }
+
+  void operator()(const GoesOnAlone& event) const {
+    if (!may_go_on_alone(turn, at.now)) return;
+    turn.wish.requested = false;
+    at.add(SetBudget{event.resident});
+    begin_use(turn, at);
+    at.effects.agreed = true;
   }
 
   void operator()(LoadEnded) const {

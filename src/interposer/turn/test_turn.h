@@ -30,7 +30,7 @@ class TestTurn {
   // By events, from the beginning; the grant is number 2, the drain that is under way the first.
   void bring_to(Phase phase, protocol::ReleaseReason reason = protocol::ReleaseReason::kDropped) {
     if (phase == Phase::kPaused && contention_.limited == 0) limited(200);
-    take(Connected{1, false});
+    take(Connected{1, false, true});
     take(ContextChanged{true});
     take(Wished{now, false});
     take(protocol::LockOk{grant(2), 1000, 1});
@@ -73,6 +73,7 @@ class TestTurn {
     contention_.limited = protocol::kLimitedCompute;
     contention_.pause_us = pause_us;
   }
+  void hold() { contention_.held = 1; }
   void contend(uint32_t waiters, uint32_t memory_waiters, int64_t swap_cost_ns) {
     contention_.waiters = waiters;
     contention_.memory_waiters = memory_waiters;

@@ -76,6 +76,8 @@ struct Turn {
   bool registering = false;  // not connected yet, but the next scheduler is being told what this process has
   bool context = false;      // the program has a context on this GPU
   bool gang_runs = false;
+  bool tells_if_held = false;  // the last scheduler did
+  bool held = false;           // without one, this client waits for the next
   bool cancel_load = false;
   uint64_t prefetch = 0;         // memory comes in without the lock, for this one; 0: none does
   bool prefetch_wanted = false;  // it is to go on
@@ -83,6 +85,7 @@ struct Turn {
   uint64_t budget_sequence = 0;
   Instant disconnected_at = 0;      // when a scheduler was last there
   Instant sought_at = 0;            // when one was last looked for, in vain; 0: not yet
+  bool nobody_listens = false;      // then, because there is none
   int broken_off = 0;               // registrations since then that a scheduler broke off
   Instant opened_at = 0;            // when the gate was opened for this turn, or since the last pause; 0: it was not
   uint64_t submissions_before = 0;  // opened_at
@@ -119,12 +122,22 @@ inline bool drains_together(const Turn& turn, uint64_t drain) { return drain == 
 inline bool lost_turn(const Turn& turn) { return turn.phase == Phase::kOut || turn.phase == Phase::kLoading; }
 // Nobody counts this process's memory, nor is about to.
 inline bool alone(const Turn& turn) { return !turn.connected && !turn.registering; }
-// Without a scheduler for longer than a restart takes, and sure of that: a process that was stopped (SIGSTOP) looks for one first. A
-// scheduler grants nothing in its first two seconds, if clients of its predecessor are missing.
+// Sure that there is no scheduler: a process that was stopped (SIGSTOP) looks for one first.
+inline bool sought_in_vain(const Turn& turn, Instant now) {
+  constexpr int64_t kSoughtLately_ns = 1'500'000'000;  // it is sought each second
+  return alone(turn) && turn.sought_at > turn.disconnected_at && now - turn.sought_at <= kSoughtLately_ns;
+}
+// Without a scheduler for longer than a restart takes. One grants nothing in its first two seconds, if clients of its predecessor are
+// missing.
 inline bool helps_itself(const Turn& turn, Instant now) {
-  constexpr int64_t kPatience_ns = 2'000'000'000, kSoughtLately_ns = 1'500'000'000;  // it is sought each second
-  const bool sought = turn.sought_at > turn.disconnected_at && now - turn.sought_at <= kSoughtLately_ns;
-  return alone(turn) && sought && now - turn.disconnected_at >= kPatience_ns;
+  constexpr int64_t kPatience_ns = 2'000'000'000;
+  return sought_in_vain(turn, now) && now - turn.disconnected_at >= kPatience_ns;
+}
+// It waits for a turn that nobody gives. If all that it has is on the GPU it need not (GoesOnAlone): nobody's memory has to leave for it,
+// and no limit or administrator asks for the wait. One whose connection alone has ended waits: the scheduler gives its turn to others.
+inline bool may_go_on_alone(const Turn& turn, Instant now) {
+  return turn.phase == Phase::kOut && turn.prefetch == 0 && turn.context && turn.wish.wanted && turn.tells_if_held && !turn.held &&
+         turn.nobody_listens && sought_in_vain(turn, now);
 }
 // Bytes that were granted, and may not have been taken yet.
 inline uint64_t growth_kept(const Turn& turn) { return turn.growth.kept.bytes(); }

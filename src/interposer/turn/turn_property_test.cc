@@ -30,7 +30,7 @@ class World {
   }
 
   void run(int steps) {
-    for (int i = 0; i < steps && wrong_.empty(); ++i) act(random_() % 19);
+    for (int i = 0; i < steps && wrong_.empty(); ++i) act(random_() % 20);
   }
 
   // Faults end, everybody does what is due: each thread gets through the gate, and each drop is answered.
@@ -110,6 +110,9 @@ class World {
         return answer_headroom();
       case 18:
         return scheduler_prefetches();
+      case 19:
+        if (!turn_.connected && !in_between(turn_)) seek_in_vain();
+        return;
       case 15:
         news_waiting_ = true;
         link_awake_ = true;
@@ -201,9 +204,17 @@ class World {
     requested_ = wants;
     drop_due_ = together_ = told_drained_ = crossing_ = paused_ = false;
     take(Registering{true});
-    take(Connected{epoch_, wants});
+    take(Connected{epoch_, wants, chance(80)});
     take(Introduced{});
     if (has) take(protocol::LockOk{{epoch_, ++grants_}, budget_, 1});
+  }
+
+  void seek_in_vain() {
+    take(Registering{true});
+    const bool broke_off = chance(20);
+    take(Registering{false, broke_off, !broke_off && chance(80)});
+    if (load_ || prefetch_ || !drains_.empty() || leaving_ || !may_go_on_alone(turn_, now_)) return;
+    if (!take(GoesOnAlone{50}).agreed || budget_ != 50) fail("it may go on alone, and does not");
   }
 
   // ---- the scheduler ----
@@ -247,6 +258,7 @@ class World {
     message.limited = limits_ && chance(80) ? protocol::kLimitedCompute : 0;
     message.pause_us = message.limited != 0 && chance(50) ? 200 : 0;
     message.gang_runs = gangs_ && chance(50);
+    message.held = chance(20);
     take(message);
   }
 

@@ -243,6 +243,99 @@ TEST(TurnCrossings, TheSchedulersEndCancelsALoad) {
   EXPECT_FALSE(had_lock(turn.state()));
 }
 
+// It waits for a turn, its scheduler is gone, and none listens.
+void lose_scheduler(TestTurn& turn) {
+  turn.bring_to(O);
+  turn.take(Wished{turn.now, false});
+  turn.take(Disconnected{});
+  turn.now += 20 * kMs;
+  turn.take(Registering{true});
+  turn.take(Registering{.begins = false, .nobody_listens = true});
+}
+
+TEST(TurnAlone, GoesOnIfNothingIsToComeInUntilTheNextScheduler) {
+  TestTurn turn;
+  lose_scheduler(turn);
+  EXPECT_TRUE(turn.take(GoesOnAlone{70}).agreed);
+  EXPECT_EQ(turn->phase, R);
+  EXPECT_TRUE(turn.gate_open);
+  EXPECT_EQ(turn.budget, 70U);
+  EXPECT_TRUE(had_lock(turn.state())) << "the next scheduler is to count it";
+  turn.take(Registering{true});
+  turn.take(Connected{9, false, true});
+  turn.take(protocol::LockOk{{9, 1}, 90, 1});
+  EXPECT_EQ(turn->phase, R);
+  turn.take(protocol::DropLock{{9, 1}, 1, 0, {}});
+  EXPECT_TRUE(turn.take(WorkDrained{turn.drains.back()}).agreed);
+  turn.take(MemoryLeft{});
+  EXPECT_EQ(turn->phase, O);
+}
+
+TEST(TurnAlone, WaitsIf) {
+  const auto waits = [](const char* why, auto&& prepare) {
+    TestTurn turn;
+    prepare(turn);
+    EXPECT_FALSE(turn.take(GoesOnAlone{70}).agreed) << why;
+    EXPECT_EQ(turn->phase, O) << why;
+    EXPECT_FALSE(turn.gate_open) << why;
+  };
+  waits("held", [](TestTurn& turn) {
+    turn.hold();
+    lose_scheduler(turn);
+  });
+  waits("the scheduler did not tell whether it was", [](TestTurn& turn) {
+    lose_scheduler(turn);
+    turn->tells_if_held = false;
+  });
+  waits("it has not looked for a scheduler", [](TestTurn& turn) {
+    turn.bring_to(O);
+    turn.take(Wished{turn.now, false});
+    turn.take(Disconnected{});
+  });
+  waits("one refuses it", [](TestTurn& turn) {
+    lose_scheduler(turn);
+    turn.take(Registering{true});
+    turn.take(Registering{false});
+  });
+  waits("one breaks off", [](TestTurn& turn) {
+    lose_scheduler(turn);
+    for (int i = 0; i < 10; ++i) {
+      turn.now += kMs;
+      turn.take(Registering{true});
+      turn.take(Registering{false, true});
+    }
+  });
+  waits("it is about to be counted", [](TestTurn& turn) {
+    lose_scheduler(turn);
+    turn.take(Registering{true});
+  });
+  waits("it was stopped since", [](TestTurn& turn) {
+    lose_scheduler(turn);
+    turn.now += 5000 * kMs;
+  });
+  waits("no thread wants the GPU", [](TestTurn& turn) {
+    lose_scheduler(turn);
+    turn->wish.wanted = false;
+  });
+  waits("memory still comes in", [](TestTurn& turn) {
+    lose_scheduler(turn);
+    turn->prefetch = 1;
+  });
+}
+
+TEST(TurnAlone, TheNextSchedulerSaysAnewWhetherItIsHeld) {
+  TestTurn turn;
+  turn.hold();
+  lose_scheduler(turn);
+  turn.take(Registering{true});
+  turn.take(Connected{9, true, true});
+  turn.take(Disconnected{});
+  turn.now += 20 * kMs;
+  turn.take(Registering{true});
+  turn.take(Registering{.begins = false, .nobody_listens = true});
+  EXPECT_TRUE(turn.take(GoesOnAlone{70}).agreed);
+}
+
 TEST(TurnCrossings, AGrantOfTheFormerSchedulerBeginsNoTurn) {
   TestTurn turn;
   turn.bring_to(O);

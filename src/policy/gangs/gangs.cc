@@ -186,7 +186,7 @@ void forget_gangs(State& state, const Gpus& gpus) {
         client.place = {};
         note_place(client);
         forget_unmet(client);
-        if (is_among(gpus, client.gpu)) client.indexed.home->gangs.to_tell.push_back(&client);
+        if (is_among(gpus, client.gpu)) client.indexed.home->contention.also_to_tell.push_back(&client);
       });
     }
     for (auto gang = first; gang != end; ++gang) forget_gang(state, gang->second);

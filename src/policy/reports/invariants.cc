@@ -436,11 +436,13 @@ Contenders contenders_on(const State& state, const Gpu& gpu, const Gang* but, co
   return all;
 }
 
-// Everybody was told whether others wait, and whether its gang runs.
+// Everybody was told whether others wait, whether its gang runs, and whether it waits without a scheduler.
 Broken check_contention(const State& state, const Gpu& gpu) {
   for (const auto& [id, client] : gpu.clients) {
     const Gang* gang = gang_of(state, client);
     const bool gang_runs = gang != nullptr && others_run(state, client);
+    if (client.sent.rules.held != (gpu.quota.limited || state.suspended.contains(client.tenant)))
+      return fault(client, "was told otherwise whether it waits without a scheduler");
     if (client.sent.rules.gang_runs != gang_runs) return fault(client, "was told otherwise whether its gang runs");
     if (!client.holds_lock()) continue;
     Contenders others;

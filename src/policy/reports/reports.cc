@@ -42,7 +42,8 @@ void find_to_tell(const Context& context, Gpu& gpu, const Contenders& all, bool 
   clients.clear();
   // Nobody may pause where several are there, so that limits are the same for all, but for gangs.
   const bool plain = !gpu.quota.limited || (there > 1 && !has_gangs(gpu));
-  const bool rules_same = gpu.contention.limited == limited && gpu.contention.idle == idle;
+  const bool held = std::exchange(gpu.contention.held, gpu.quota.limited);
+  const bool rules_same = gpu.contention.limited == limited && gpu.contention.idle == idle && gpu.contention.held == held;
   const bool was_plain = gpu.contention.plain && rules_same;
   gpu.contention.plain = plain;
   gpu.contention.limited = limited;
@@ -50,19 +51,17 @@ void find_to_tell(const Context& context, Gpu& gpu, const Contenders& all, bool 
   const Contenders told = std::exchange(gpu.contention.contenders, {all.waiters > 0, all.memory_waiters > 0});
   const Duration cost = std::exchange(gpu.contention.cost, gpu.switches.cost);
   if (!plain || !was_plain) {
-    gpu.gangs.to_tell.clear();
+    gpu.contention.also_to_tell.clear();
     for (auto& [id, client] : gpu.clients) clients.push_back(&client);
     return;
   }
-  clients.swap(gpu.gangs.to_tell);
-  if (told == gpu.contention.contenders && (cost == gpu.switches.cost || (all.memory_waiters == 0 && !has_gangs(gpu)))) {
-    for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
-    for (const ClientId id : gpu.touched) {
-      if (Client* const client = context.state.find(id); client != nullptr && client->indexed.home == &gpu) clients.push_back(client);
-    }
-  } else {
+  clients.swap(gpu.contention.also_to_tell);
+  for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
+  for (const ClientId id : gpu.touched) {
+    if (Client* const client = context.state.find(id); client != nullptr && client->indexed.home == &gpu) clients.push_back(client);
+  }
+  if (told != gpu.contention.contenders || (cost != gpu.switches.cost && (all.memory_waiters > 0 || has_gangs(gpu)))) {
     for (const auto& [grant, client] : gpu.holders) clients.push_back(client);
-    for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
   }
   if (clients.size() < 2) return;
   std::sort(clients.begin(), clients.end(), [](const Client* a, const Client* b) { return a->id < b->id; });
@@ -121,7 +120,7 @@ void find_gangs_to_tell(Context& context, const Gpus& gpus, ContentionCounts& co
     told.push_back(tenant);
     for (const auto& [gpu_id, count] : spread->on) {
       Gpu& gpu = context.state.gpus.at(gpu_id);
-      each_client(gpu, tenant, [&](Client& client) { gpu.gangs.to_tell.push_back(&client); });
+      each_client(gpu, tenant, [&](Client& client) { gpu.contention.also_to_tell.push_back(&client); });
     }
   }
   for (const TenantId tenant : told) changes.to_tell.erase(tenant);
@@ -150,12 +149,14 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
     const bool gang_runs = gang != nullptr && counts.of(*gang).holders > (client.holds_lock() ? 1 : 0);
     const Duration pause = may_pause(context, gpu, client, there);
     const Duration release_after = idle_release(gpu, client, idle);
-    const Sent::Rules rules{limited, release_after, gang_runs, pause};
+    // A limit of any tenant's is a promise to the others, too.
+    const bool held = gpu.quota.limited || context.state.suspended.contains(client.tenant);
+    const Sent::Rules rules{limited, release_after, gang_runs, pause, held};
     const bool rules_change = rules != client.sent.rules;
     if (!client.holds_lock() && !rules_change) continue;
     client.sent.rules = rules;
     if (!client.holds_lock()) {
-      context.actions.push_back(SendContention{id, 0, 0, 0, limited, release_after, gang_runs, pause});
+      context.actions.push_back(SendContention{id, 0, 0, 0, limited, release_after, gang_runs, pause, held});
       continue;
     }
     auto [others, memory_others] = gang != nullptr ? counts.of(*gang).contenders : without(all, counted(client));
@@ -168,7 +169,7 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
     client.sent.waiters = others;
     client.sent.memory_waiters = memory_others;
     client.sent.cost = gpu.switches.cost;
-    context.actions.push_back(SendContention{id, others, memory_others, gpu.switches.cost, limited, release_after, gang_runs, pause});
+    context.actions.push_back(SendContention{id, others, memory_others, gpu.switches.cost, limited, release_after, gang_runs, pause, held});
   }
 }
 

@@ -21,7 +21,9 @@ Contention contention_of(const policy::SendContention& action) {
           idle_us(action.idle_release),
           static_cast<uint8_t>(action.gang_runs),
           {},
-          idle_us(action.pause)};
+          idle_us(action.pause),
+          static_cast<uint8_t>(action.held),
+          {}};
 }
 
 spdlog::level::level_enum level_of(policy::Note::Level level) {
