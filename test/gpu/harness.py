@@ -335,8 +335,14 @@ class Scheduler:
 
     def restart(self):
         """SIGKILL, and a new one in its place; programs go on and connect anew."""
+        self.kill()
+        self.begin_again()
+
+    def kill(self):
         self.process.kill(signal.SIGKILL)
         self.process.wait(10)
+
+    def begin_again(self):
         self.process = Process(self.config, "scheduler", [self.config.scheduler], self.environment)
         self._await_socket()
 

@@ -44,6 +44,7 @@ CHECKS = {
     "nvml_gap": (training.nvml_gap, 45),
     "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
+    "scheduler_away": (deaths.scheduler_away, 25),
     "deaths_mps": (deaths_mps.deaths_mps, 130),
     "trust_groups": (trust_groups.trust_groups, 115),
     "trace": (trace.trace, 110),

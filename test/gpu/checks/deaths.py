@@ -5,6 +5,7 @@ import random
 import signal
 import time
 
+from checks.quota import SECOND, Tenants, done_at
 from checks.training import need_torch, result_of, train
 from harness import GIB, MIB, Process, Sampler, Scheduler
 
@@ -136,3 +137,43 @@ def deaths(config, result):
     result.require("of them with another result than alone", len(killer.wrong), "==", 0)
     result.figure("wrong", killer.wrong)
     result.require("GPU memory left behind", (after - before) / MIB, "<=", 16, "MiB")
+
+
+def longest_gap(marks, begin, end):
+    """The longest time, in seconds, in which a program got nothing done between two moments (ns)."""
+    times = [begin] + [t for t, _ in marks if begin < t < end] + [end]
+    return max(later - earlier for earlier, later in zip(times, times[1:])) / SECOND
+
+
+def scheduler_away(config, result):
+    """Three programs that fit together and take turns. The scheduler is killed, and nobody is there for a while: each goes on."""
+    away_s = 2 if config.small else 6
+    told = {"NVSHARE_SHARING": "turns", **({"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else {})}
+    with Scheduler(config, extra=told) as scheduler:
+        tenants = Tenants(config, scheduler, result)
+        tenants.start("first", "--bytes", "0")
+        tenants.calibrate("first", {"20us": 20, "1ms": 1000})
+        for name in ("second", "third"):
+            tenants.start(name, "--bytes", "0")
+        moments = {}
+
+        def strike(begin, _):
+            time.sleep(max(0.0, (begin + 2 * SECOND - time.monotonic_ns()) / SECOND))
+            scheduler.kill()
+            moments["killed"] = time.monotonic_ns()
+            time.sleep(away_s)
+            moments["back"] = time.monotonic_ns()
+            scheduler.begin_again()
+
+        begin, end, marks = tenants.together(dict.fromkeys(tenants.processes, "20us"), away_s + 5, strike)
+        for name in list(tenants.processes):
+            tenants.stop(name)
+    parts = {"before": (begin + SECOND // 2, moments["killed"]), "away": (moments["killed"], moments["back"]), "after": (moments["back"], end)}
+    gaps = {part: {name: longest_gap(marks[name], *span) for name in marks} for part, span in parts.items()}
+    work = {part: {name: (done_at(marks[name], b) - done_at(marks[name], a)) / (b - a) for name in marks} for part, (a, b) in parts.items()}
+    result.figure("seconds without work", gaps)
+    result.figure("rounds per ns", work)
+    least = min(work["away"].values()) / max(work["away"].values())
+    result.require("nobody stands still without a scheduler: longest", max(gaps["away"].values()), "<=", 1.0 if config.small else 0.3, "s")
+    result.require("work done meanwhile, least of most", least, ">=", 0.3 if config.small else 0.8)
+    result.require("nor when the next one comes: longest", max(gaps["after"].values()), "<=", 3.0, "s")
