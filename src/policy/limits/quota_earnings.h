@@ -50,6 +50,7 @@ class Earnings {
         now_(now),
         window_(window_of(config, gpu)),
         period_(gpu.quota.period),
+        period_beside_(gpu.quota.mode == GpuMode::kRotation ? period_ : std::min(period_, kPeriodMax)),
         windowed_(is_windowed(config, gpu)),
         slices_(config, gpu) {}
 
@@ -67,8 +68,9 @@ class Earnings {
       account.balance = std::min(grown, std::max(had, saved_most(account, share)));
     }
     if (account.limit.has_ceiling()) {
+      const Duration period = account.slice.gappy ? period_beside_ : period_;
       account.ceiling_balance =
-          grown_ceiling_balance(account.ceiling_balance, account.balance, account.limit.ceiling, time_, period_, share.slice);
+          grown_ceiling_balance(account.ceiling_balance, account.balance, account.limit.ceiling, time_, period, share.slice);
     }
   }
 
@@ -87,7 +89,7 @@ class Earnings {
   // What follows from a tenant's quota.
   struct Share {
     int64_t quota = -1;
-    Duration earned = 0, of_window = 0, of_period = 0;
+    Duration earned = 0, of_window = 0, of_period = 0, of_period_beside = 0;
     Duration saved_up = 0;  // who has that much saves no more by itself
     Duration slice = 0;
   };
@@ -101,7 +103,8 @@ class Earnings {
   }
 
   [[gnu::noinline]] void work_out(Share& share, int64_t quota) const {
-    share = {quota, portion(time_, quota), portion(window_, quota), portion(period_, quota), 0, slices_.of(quota)};
+    share = {quota, portion(time_, quota), portion(window_, quota), portion(period_, quota), portion(period_beside_, quota),
+             0,     slices_.of(quota)};
     share.saved_up = windowed_ ? 2 * share.of_window : std::max(share.of_window, share.of_period);
   }
 
@@ -110,12 +113,13 @@ class Earnings {
   Duration saved_most(const Account& account, const Share& share) const {
     if (windowed_) return 2 * share.of_window;
     const Duration burst = portion(window_, std::min(recent_use(account, now_), kRecentWindow) / (kRecentWindow / kWholeGpu));
-    return std::max(std::min(share.of_window, burst), share.of_period);
+    return std::max(std::min(share.of_window, burst), account.slice.gappy ? share.of_period_beside : share.of_period);
   }
 
   const Duration time_;
   const Instant now_;
   const Duration window_, period_;
+  const Duration period_beside_;  // of those that leave gaps: they take no turns, so that others' are no measure
   const bool windowed_;
   const Slices slices_;
   std::array<Share, 8> shares_;  // by a hash of the quota
