@@ -170,6 +170,34 @@ SIM_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise 
 
 namespace {
 
+// As advice has no effect: no GPU, and not read mostly.
+CUresult range_attribute(void* data, size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address, size_t bytes) {
+  constexpr unsigned kReadMostly = 1, kLastPrefetch = 4;
+  constexpr int kNoDevice = -2;
+  if (data == nullptr || data_bytes == 0 || data_bytes % sizeof(int) != 0 || attribute < kReadMostly || attribute > kLastPrefetch) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const CUresult result = find_managed(address, bytes)) return result;
+  std::fill_n(static_cast<int*>(data), data_bytes / sizeof(int), attribute == kReadMostly ? 0 : kNoDevice);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+SIM_API CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address, size_t bytes) {
+  return range_attribute(data, data_bytes, attribute, address, bytes);
+}
+SIM_API CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_attribute* attributes, size_t count,
+                                         CUdeviceptr address, size_t bytes) {
+  if (data == nullptr || data_bytes == nullptr || attributes == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    if (const CUresult result = range_attribute(data[i], data_bytes[i], attributes[i], address, bytes)) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
 // A piece of memory cannot belong to a default stream alone.
 CUresult attach(CUstream handle, Default null_means, CUdeviceptr address, unsigned flags) {
   Stream* stream = nullptr;

@@ -203,6 +203,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemPrefetchBatchAsync",
     "cuMemPrefetchBatchAsync_ptsz",
     "cuMemRangeGetAttribute",
+    "cuMemRangeGetAttributes",
     "cuMemRelease",
     "cuMemRetainAllocationHandle",
     "cuMemSetAccess",
@@ -588,6 +589,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     13000,  // cuMemPrefetchBatchAsync
     13000,  // cuMemPrefetchBatchAsync_ptsz
     8000,  // cuMemRangeGetAttribute
+    8000,  // cuMemRangeGetAttributes
     10020,  // cuMemRelease
     11000,  // cuMemRetainAllocationHandle
     10020,  // cuMemSetAccess
@@ -924,6 +926,7 @@ constinit const RealDriver kHooks = {
     .cuMemPrefetchBatchAsync = &cuMemPrefetchBatchAsync,
     .cuMemPrefetchBatchAsync_ptsz = &cuMemPrefetchBatchAsync_ptsz,
     .cuMemRangeGetAttribute = &cuMemRangeGetAttribute,
+    .cuMemRangeGetAttributes = &cuMemRangeGetAttributes,
     .cuMemRelease = &cuMemRelease,
     .cuMemRetainAllocationHandle = &cuMemRetainAllocationHandle,
     .cuMemSetAccess = &cuMemSetAccess,
@@ -1298,6 +1301,7 @@ constinit const RealDriver kMissing = {
     .cuMemPrefetchBatchAsync = missing<decltype(RealDriver::cuMemPrefetchBatchAsync)>,
     .cuMemPrefetchBatchAsync_ptsz = missing<decltype(RealDriver::cuMemPrefetchBatchAsync_ptsz)>,
     .cuMemRangeGetAttribute = missing<decltype(RealDriver::cuMemRangeGetAttribute)>,
+    .cuMemRangeGetAttributes = missing<decltype(RealDriver::cuMemRangeGetAttributes)>,
     .cuMemRelease = missing<decltype(RealDriver::cuMemRelease)>,
     .cuMemRetainAllocationHandle = missing<decltype(RealDriver::cuMemRetainAllocationHandle)>,
     .cuMemSetAccess = missing<decltype(RealDriver::cuMemSetAccess)>,

@@ -207,6 +207,7 @@ struct RealDriver {
   decltype(&cuda::api::cuMemPrefetchBatchAsync) cuMemPrefetchBatchAsync;
   decltype(&cuda::api::cuMemPrefetchBatchAsync) cuMemPrefetchBatchAsync_ptsz;
   decltype(&cuda::api::cuMemRangeGetAttribute) cuMemRangeGetAttribute;
+  decltype(&cuda::api::cuMemRangeGetAttributes) cuMemRangeGetAttributes;
   decltype(&cuda::api::cuMemRelease) cuMemRelease;
   decltype(&cuda::api::cuMemRetainAllocationHandle) cuMemRetainAllocationHandle;
   decltype(&cuda::api::cuMemSetAccess) cuMemSetAccess;
@@ -396,7 +397,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 382;
+inline constexpr size_t kDriverSlots = 383;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

@@ -31,19 +31,17 @@ CUresult create(Process& process, Handle* handle, const CUDA_ARRAY3D_DESCRIPTOR&
 template <auto Function, typename Handle>
 CUresult destroy(Process& process, Handle handle) {
   Device* owner = nullptr;
-  size_t bytes = 0;
+  DriverMemory::Holding released{};
   if (process.active()) {
     process.for_each_device([&](Device& device) {
       if (owner != nullptr) return;
-      bytes = device.memory().driver.release(key_of(handle));
-      if (bytes > 0) owner = &device;
+      released = device.memory().driver.release(key_of(handle));
+      if (released.bytes > 0) owner = &device;
     });
   }
   CUresult result = call_real<Function>(handle);
   if (owner != nullptr && result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-    CUcontext context = nullptr;
-    real_driver().cuCtxGetCurrent(&context);
-    owner->memory().driver.hold_again({key_of(handle), bytes, context});
+    owner->memory().driver.hold_again(released);  // with the context that it was made in, whichever is current
   }
   return result;
 }

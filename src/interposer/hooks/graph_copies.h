@@ -20,6 +20,8 @@ class GraphCopies {
   // False also where a side is not known.
   bool changes_kind(Process& process, CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy);
 
+  void reset_after_fork() { mutex_.reset_after_fork(); }
+
   struct Copy {
     CUgraphNode node;
     MemoryKind target, source;

@@ -50,6 +50,11 @@ NVSHARE_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CU
                                                size_t bytes) {
   return call_real<&RealDriver::cuMemRangeGetAttribute>(data, data_bytes, attribute, unless_plain(Entry().process(), address), bytes);
 }
+NVSHARE_EXPORT CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_attribute* attributes, size_t count,
+                                                CUdeviceptr address, size_t bytes) {
+  return call_real<&RealDriver::cuMemRangeGetAttributes>(data, data_bytes, attributes, count, unless_plain(Entry().process(), address),
+                                                         bytes);
+}
 NVSHARE_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice to, CUstream stream) {
   const Entry entry;
   Process& process = entry.process();

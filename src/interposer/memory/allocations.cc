@@ -229,7 +229,7 @@ bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thre
   }
   *result = cuda::CUDA_SUCCESS;
   refund(device_, charged_bytes(requested));
-  stream_frees_.bound();
+  stream_frees_.look_if_many();
   return true;
 }
 

@@ -117,12 +117,23 @@ void Contexts::tell(Device& device, CUcontext only_if) {
 
 CUcontext Contexts::pin(int ordinal) {
   Lock lock(mutex_);
+  Context* found = nullptr;
   for (Context& known : contexts_) {
     if (known.ordinal != ordinal || known.going > 0) continue;
-    ++known.pins;
-    return known.handle;
+    if (found == nullptr || (found->failed && !known.failed)) found = &known;
   }
-  return nullptr;
+  if (found == nullptr) return nullptr;
+  ++found->pins;
+  return found->handle;
+}
+
+bool Contexts::failed(CUcontext context) {
+  Lock lock(mutex_);
+  Context* lost = find(context);
+  if (lost == nullptr) return true;  // it has gone meanwhile
+  lost->failed = true;
+  return std::any_of(contexts_.begin(), contexts_.end(),
+                     [lost](const Context& other) { return other.ordinal == lost->ordinal && other.going == 0 && !other.failed; });
 }
 
 void Contexts::unpin(CUcontext context) {

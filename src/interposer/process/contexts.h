@@ -46,8 +46,10 @@ class Contexts {
   // GPUs (bits) on which the program has a context.
   uint32_t gpus();
 
-  // A context on that GPU that stays alive until unpinned; null: none.
+  // A context on that GPU that stays alive until unpinned, and one that has not failed if there is any; null: none.
   cuda::CUcontext pin(int ordinal);
+  // It was found to have failed for good. True: the GPU has another that has not, or is not known to have.
+  bool failed(cuda::CUcontext context);
   void unpin(cuda::CUcontext context);
   // All of that GPU, or of all. False: one is on its way out, and may stay after all with work in it.
   bool pin_all(int ordinal, std::vector<cuda::CUcontext>* pinned);
@@ -62,6 +64,7 @@ class Contexts {
     uint32_t pins;
     uint32_t going;            // threads that are about to destroy it, or to find that it stays
     uint32_t attachments = 0;  // they keep one made by cuCtxCreate, and no primary one
+    bool failed = false;       // it gives no other answer any more
   };
   Context* find(cuda::CUcontext context) REQUIRES(mutex_);
 

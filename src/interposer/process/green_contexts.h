@@ -32,6 +32,8 @@ class GreenContexts {
   // The primary context that `context` is a part of; any other context is its own.
   cuda::CUcontext primary_of(cuda::CUcontext context) { return any_.load(std::memory_order_relaxed) ? look_up(context) : context; }
 
+  void reset_after_fork() { mutex_.reset_after_fork(); }
+
  private:
   cuda::CUcontext look_up(cuda::CUcontext context);
 

@@ -308,9 +308,13 @@ void Process::reset_after_fork() {
   });
   for (auto& slot : devices_) slot.store(nullptr, std::memory_order_relaxed);
   contexts.reset_after_fork();
+  green_contexts.reset_after_fork();
   vmm.reset_after_fork();
   peers.reset_after_fork();
   ipc.reset_after_fork();
+  pools.reset_after_fork();
+  graph_memory.reset_after_fork();
+  graph_copies.reset_after_fork();
 }
 
 }  // namespace nvshare::interposer

@@ -10,31 +10,70 @@ namespace nvshare::interposer {
 using cuda::CUcontext;
 using cuda::CUresult;
 
-bool SwapContext::enter(CUresult* why) {
-  const RealDriver& driver = real_driver();
-  *why = cuda::CUDA_SUCCESS;
-  CUcontext context = device_.process().contexts.pin(device_.ordinal());
-  if (context == nullptr) return false;
-  *why = driver.cuCtxPushCurrent_v2(context);
-  if (*why != cuda::CUDA_SUCCESS) {
-    device_.process().contexts.unpin(context);
-    return false;
+bool is_lost(CUresult result) {
+  switch (static_cast<int>(result)) {
+    case cuda::CUDA_ERROR_DEINITIALIZED:
+    case cuda::CUDA_ERROR_DEVICE_UNAVAILABLE:
+    case cuda::CUDA_ERROR_ECC_UNCORRECTABLE:
+    case cuda::CUDA_ERROR_ILLEGAL_ADDRESS:
+    case cuda::CUDA_ERROR_LAUNCH_TIMEOUT:
+    case cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case 710:  // assert
+    case 714:  // hardware stack error
+    case 715:  // illegal instruction
+    case 716:  // misaligned address
+    case 717:  // invalid address space
+    case 718:  // invalid program counter
+    case cuda::CUDA_ERROR_LAUNCH_FAILED:
+    case 805:  // no connection to the MPS server
+    case 806:  // nothing comes back from it: it has ended
+    case 810:  // it has ended this client
+    case cuda::CUDA_ERROR_UNKNOWN:
+      return true;
+    default:  // an open set of the driver's
+      return false;
   }
+}
+
+bool SwapContext::enter(CUresult* why) {
+  Contexts& contexts = device_.process().contexts;
+  for (;;) {
+    CUcontext context = contexts.pin(device_.ordinal());
+    *why = cuda::CUDA_SUCCESS;
+    if (context == nullptr) return false;
+    *why = enter_pinned(context);
+    if (*why == cuda::CUDA_SUCCESS) return true;
+    contexts.unpin(context);
+    if (!is_lost(*why) || !contexts.failed(context)) return false;
+  }
+}
+
+CUresult SwapContext::enter_pinned(CUcontext context) {
+  const RealDriver& driver = real_driver();
+  CUresult result = driver.cuCtxPushCurrent_v2(context);
+  if (result != cuda::CUDA_SUCCESS) return result;
   cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
   if (driver.cuThreadExchangeStreamCaptureMode != nullptr) driver.cuThreadExchangeStreamCaptureMode(&mode);
+  CUcontext popped = nullptr;
   pinned_ = context;
-  {
-    Lock lock(mutex_);
-    if (context_ == context) return true;
+  Lock lock(mutex_);
+  if (context_ == context) {
+    result = driver.cuStreamQuery(out_);  // on which nothing is: the context's own state
+    if (!is_lost(result)) return cuda::CUDA_SUCCESS;
+  } else {
+    abandon();
     context_ = context;
-    *why = make_streams();
-    if (*why == cuda::CUDA_SUCCESS) return true;
+    result = make_streams();
+    if (result == cuda::CUDA_SUCCESS) return result;
     drop_streams();
+    log(LogLevel::kError, "no stream for swapping could be made (CUDA error %d)", static_cast<int>(result));
   }
-  log(LogLevel::kError, "no stream for swapping could be made (CUDA error %d)", static_cast<int>(*why));
-  leave();
-  return false;
+  driver.cuCtxPopCurrent_v2(&popped);
+  pinned_ = nullptr;
+  return result;
 }
+
+bool SwapContext::has_another() { return device_.process().contexts.failed(pinned_); }
 
 void SwapContext::leave() {
   CUcontext popped = nullptr;
@@ -45,8 +84,12 @@ void SwapContext::leave() {
 
 void SwapContext::gone(CUcontext context) {
   Lock lock(mutex_);
-  if (context_ != context) return;
-  const bool entered = real_driver().cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS;
+  if (context_ == context) abandon();
+}
+
+void SwapContext::abandon() {
+  if (context_ == nullptr) return;
+  const bool entered = real_driver().cuCtxPushCurrent_v2(context_) == cuda::CUDA_SUCCESS;
   unchanged.drop();
   drop_streams();
   CUcontext popped = nullptr;

@@ -14,16 +14,21 @@ namespace nvshare::interposer {
 
 class Device;
 
+// Whether the context that gave this answer gives no other any more.
+bool is_lost(cuda::CUresult result);
+
 class SwapContext {
  public:
   static constexpr uint32_t kDepth = 4;  // copies under way at once
 
   explicit SwapContext(Device& device) : unchanged(device), device_(device) {}
 
-  // Makes a living context current for this thread and has streams and events in it. *why: what the driver said against it; success where
-  // there is no context.
+  // Makes a living context current for this thread and has streams and events in it; one that has not failed, if the GPU has any. *why:
+  // what the driver said against it; success where there is no context.
   bool enter(cuda::CUresult* why);
   void leave();
+  // The one that it is in has failed for good. True: there is another to enter.
+  bool has_another();
   // It is about to be destroyed and nobody has it pinned any more: gives up what is in it.
   void gone(cuda::CUcontext context);
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS { mutex_.reset_after_fork(); }  // the child has one thread
@@ -36,8 +41,10 @@ class SwapContext {
   Unchanged unchanged;  // but for what of it any thread may ask
 
  private:
+  cuda::CUresult enter_pinned(cuda::CUcontext context);
   cuda::CUresult make_streams();
   void drop_streams();
+  void abandon();  // what is in the context that they belong to; with the mutex
 
   Device& device_;
   Mutex mutex_;

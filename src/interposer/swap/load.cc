@@ -19,32 +19,6 @@ constexpr int64_t kStall_ns = 2'000'000;
 constexpr int64_t kRoomSlice_ns = 50'000'000;  // between looks whether it is still wanted
 constexpr int64_t kComplaint_ns = 5'000'000'000;
 
-// Whether the context that gave this answer gives no other any more.
-bool is_lost(CUresult result) {
-  switch (static_cast<int>(result)) {
-    case cuda::CUDA_ERROR_DEINITIALIZED:
-    case cuda::CUDA_ERROR_DEVICE_UNAVAILABLE:
-    case cuda::CUDA_ERROR_ECC_UNCORRECTABLE:
-    case cuda::CUDA_ERROR_ILLEGAL_ADDRESS:
-    case cuda::CUDA_ERROR_LAUNCH_TIMEOUT:
-    case cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case 710:  // assert
-    case 714:  // hardware stack error
-    case 715:  // illegal instruction
-    case 716:  // misaligned address
-    case 717:  // invalid address space
-    case 718:  // invalid program counter
-    case cuda::CUDA_ERROR_LAUNCH_FAILED:
-    case 805:  // no connection to the MPS server
-    case 806:  // nothing comes back from it: it has ended
-    case 810:  // it has ended this client
-    case cuda::CUDA_ERROR_UNKNOWN:
-      return true;
-    default:  // an open set of the driver's
-      return false;
-  }
-}
-
 }  // namespace
 
 Load::Load(Device& device, SwapContext& context, uint64_t grant)
@@ -124,12 +98,27 @@ bool Load::wait_for_room(std::span<Piece> rest) {
 
 CUresult Load::finish() {
   const CUresult result = real_driver().cuStreamSynchronize(context_.in());
+  const bool again = is_lost(result) && context_.has_another();
   for (const Piece& piece : under_way_) {
+    if (again && piece.chunk().host.data != nullptr) {
+      doubtful_.push_back(piece);
+      continue;
+    }
     memory_.pieces.end(piece, ChunkState::kResident, 0);
     memory_.pieces.unpin(piece);
   }
   under_way_.clear();
   return result;
+}
+
+void Load::put_back_doubtful() {
+  for (const Piece& piece : doubtful_) {
+    const bool whole = piece.block->kind == BlockKind::kHandle;  // its other parts may be there
+    if (!whole) memory_.backing.unmap(*piece.block, piece.index);
+    memory_.pieces.end(piece, ChunkState::kSwapped, whole ? 0 : piece.bytes);
+    memory_.pieces.unpin(piece);
+  }
+  doubtful_.clear();
 }
 
 void Load::report() {
@@ -178,7 +167,7 @@ Load::Arrival Load::move(std::vector<Piece> pieces) {
 
 Load::Arrival Load::bring_all_in() {
   CUresult no_entry = cuda::CUDA_SUCCESS;
-  const bool entered = context_.enter(&no_entry);
+  bool entered = context_.enter(&no_entry);
   Arrival arrival = Arrival::kCancelled;
   while (!cancelled() && !stopping()) {
     std::vector<Piece> pieces = memory_.pieces.pin_absent(true);
@@ -197,11 +186,18 @@ Load::Arrival Load::bring_all_in() {
       }
       break;
     }
-    if (const Arrival moved = move(std::move(pieces)); moved != Arrival::kIn) {
-      arrival = moved;
-      break;
+    const Arrival moved = move(std::move(pieces));
+    if (moved == Arrival::kIn) continue;
+    if (moved == Arrival::kLost && context_.has_another()) {  // of whose program nothing is lost
+      context_.leave();
+      entered = context_.enter(&no_entry);
+      put_back_doubtful();
+      continue;
     }
+    arrival = moved;
+    break;
   }
+  put_back_doubtful();
   if (entered) context_.leave();
   return arrival;
 }

@@ -32,7 +32,8 @@ class Load {
   Arrival move(std::vector<Piece> pieces);
   Arrival bring_in(const Piece& piece, bool* copied);
   bool wait_for_room(std::span<Piece> rest);
-  cuda::CUresult finish();  // waits for the copies under way; those pieces are in, and unpinned
+  cuda::CUresult finish();  // waits for the copies under way; those pieces are in, and unpinned, or doubtful
+  void put_back_doubtful();
   void report();
   void end(Arrival arrival);
 
@@ -44,6 +45,7 @@ class Load {
   protocol::SwapProgress progress_{};
   uint64_t reported_ = 0;  // of progress_.moved
   std::vector<Piece> under_way_;
+  std::vector<Piece> doubtful_;  // copies of theirs ended with their context; pinned
 };
 
 }  // namespace nvshare::interposer

@@ -94,6 +94,8 @@ using namespace nvshare::cuda;
   CALL(cuMemAllocManaged) \
   CALL(cuMemAdvise) \
   CALL(cuMemPrefetchAsync) \
+  CALL(cuMemRangeGetAttribute) \
+  CALL(cuMemRangeGetAttributes) \
   CALL(cuGraphCreate) \
   CALL(cuGraphAddMemAllocNode) \
   CALL(cuGraphAddMemsetNode) \

@@ -87,23 +87,26 @@ void DriverMemory::change(size_t from, size_t to) {
   }
 }
 
-size_t DriverMemory::release(uint64_t key) {
-  size_t bytes = 0;
+DriverMemory::Holding DriverMemory::release(uint64_t key) {
+  Holding released{};
   {
     Lock lock(mutex_);
     auto found = std::find_if(holdings_.begin(), holdings_.end(), [&](const Holding& holding) { return holding.key == key; });
-    if (found == holdings_.end()) return 0;
-    bytes = found->bytes;
-    change(bytes, 0);
+    if (found == holdings_.end()) return released;
+    released = *found;
+    change(released.bytes, 0);
     holdings_.erase(found);
   }
   changed();
-  return bytes;
+  return released;
 }
 
 void DriverMemory::hold_again(const Holding& holding) {
-  Lock lock(mutex_);
-  set(0, holding);
+  {
+    Lock lock(mutex_);
+    set(0, holding);
+  }
+  changed();
 }
 
 void DriverMemory::inherit(size_t bytes) {

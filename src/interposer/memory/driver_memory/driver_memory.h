@@ -34,8 +34,8 @@ class DriverMemory {
   cuda::CUresult claim(size_t bytes, const char* what);
   // What came of a claim: holding.bytes of it are held (0: the driver refused). Leaves the gate.
   void settle(size_t claimed, const Holding& holding);
-  // Takes a holding off the books and returns its bytes; 0: none. Before the driver frees it, because the key may come again at once.
-  size_t release(uint64_t key);
+  // Takes a holding off the books and returns it; of 0 bytes: none. Before the driver frees it, because the key may come again at once.
+  Holding release(uint64_t key);
   void hold_again(const Holding& holding);  // it was not freed after all
 
   // Memory that the driver keeps in a store of its own, from which it serves the program, and whose size it tells: of graphs, and of the

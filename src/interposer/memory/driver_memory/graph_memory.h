@@ -36,6 +36,8 @@ class GraphMemory {
   // It was launched: it has its memory until the next trim.
   void launched(cuda::CUgraphExec executable, uint64_t trims);
 
+  void reset_after_fork() { mutex_.reset_after_fork(); }
+
  private:
   struct Executable {
     cuda::CUgraphExec handle;

@@ -85,6 +85,12 @@ class Pools {
   void reset_high(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute);
 
  private:
+  friend class Process;
+  void reset_after_fork() {
+    lives.reset_after_fork();
+    mutex_.reset_after_fork();
+  }
+
   static constexpr size_t kBuckets = 1024;
   Pool* lookup(cuda::CUmemoryPool pool) REQUIRES(mutex_);
   std::vector<Placed>& bucket(cuda::CUdeviceptr address) { return placed_[(address >> 9) * 0x9e3779b97f4a7c15ull >> 54]; }

@@ -17,7 +17,7 @@ using cuda::CUstream;
 namespace {
 
 constexpr size_t kUnfinishedStreamsMax = 16;  // that one look asks about in vain
-constexpr size_t kPendingMax = 4096;          // frees that wait for the GPU; past it all are waited for
+constexpr size_t kMany = 4096;                // frees that wait for the GPU: then it is asked about them
 
 }  // namespace
 
@@ -130,13 +130,14 @@ void StreamFrees::collect(bool wait) {
   }
 }
 
-void StreamFrees::bound() {
-  bool crowded = false;
+void StreamFrees::look_if_many() {
   {
     Lock lock(blocks_.mutex);
-    crowded = frees_.size() > kPendingMax;
+    if (frees_.size() < std::max(kMany, looked_at_ * 2)) return;
   }
-  if (crowded) collect(true);
+  collect(false);
+  Lock lock(blocks_.mutex);
+  looked_at_ = frees_.size();
 }
 
 std::vector<CUdeviceptr> StreamFrees::context_gone(const Blocks&, CUcontext context) {

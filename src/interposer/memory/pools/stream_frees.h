@@ -49,8 +49,9 @@ class StreamFrees {
   void collect_deferred() {
     if (deferred_.load(std::memory_order_relaxed) > 0) collect(false);
   }
-  // After one was added: of too many the oldest are waited for, and given back.
-  void bound();
+  // After one was added: of many, and of twice as many and so on, what the GPU has passed is given back. Nothing is waited for: the GPU may
+  // wait for the thread that frees.
+  void look_if_many();
 
   // The driver has destroyed that context. Returns what is passed by that, and lives on.
   std::vector<cuda::CUdeviceptr> context_gone(const Blocks& blocks, cuda::CUcontext context) REQUIRES(blocks.mutex);
@@ -60,7 +61,8 @@ class StreamFrees {
   Blocks& blocks_;
   FreedBlocks& freed_;
   std::vector<Free> frees_ GUARDED_BY(blocks_.mutex);
-  std::atomic<uint32_t> deferred_{0};  // of them without an event
+  size_t looked_at_ GUARDED_BY(blocks_.mutex) = 0;  // how many were left of many
+  std::atomic<uint32_t> deferred_{0};               // of them without an event
 };
 
 // Earlier GPU work on memory of that context (null: of the device) is done on return. False: something captures.

@@ -1,0 +1,171 @@
+// Programs that do what the library once did wrong, each after the bug that it is for (test/regressions).
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "e2e/worker/desk.h"
+#include "e2e/worker/modes.h"
+#include "simgpu/control.h"
+
+namespace nvshare::e2e {
+namespace {
+
+CUgraphExec executable_copy(const Desk& desk, const Block& to, const Block& from) {
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  check(cuda().cuStreamBeginCapture_v2(desk.place.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+  check(cuda().cuMemcpyDtoDAsync_v2(to.address(), from.address(), from.bytes(), desk.place.stream), "cuMemcpyDtoDAsync");
+  check(cuda().cuStreamEndCapture(desk.place.stream, &graph), "cuStreamEndCapture");
+  check(cuda().cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
+  check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
+  return executable;
+}
+
+// Whether a child that gives a graph back as its last handlers do ends within two seconds.
+bool child_ends(CUgraphExec executable) {
+  const pid_t child = fork();
+  if (child == 0) {
+    static_cast<void>(cuda().cuGraphExecDestroy(executable));  // there is no driver in it
+    _exit(0);
+  }
+  if (child < 0) fail(kExitUnexpected, "no child");
+  for (int looks = 0; looks < 2000; ++looks) {
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) == child) return true;
+    usleep(1000);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return false;
+}
+
+// The GPU stands still on that stream until `*go`.
+void stand_still_on(CUstream stream, std::atomic<bool>* go) {
+  const auto wait = [](void* data) {
+    while (!static_cast<std::atomic<bool>*>(data)->load()) usleep(100);
+  };
+  check(cuda().cuLaunchHostFunc(stream, wait, go), "cuLaunchHostFunc");
+}
+
+}  // namespace
+
+// Forks --steps children, which destroy a graph, while other threads make and destroy some of many.
+void run_fork_beside_graphs(const Options& options) {
+  constexpr int kThreads = 3;
+  CUcontext context = retain_primary();
+  Desk desk;
+  auto from = filled(desk.place, 4096, 1);
+  auto to = filled(desk.place, 4096, 2);
+  CUgraphExec known = executable_copy(desk, *to, *from);
+  std::atomic<bool> over{false};
+  std::atomic<int> ready{0};
+  std::vector<std::thread> beside;
+  for (int each = 0; each < kThreads; ++each) {
+    beside.emplace_back([&] {
+      check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+      Desk own;
+      std::vector<CUgraphExec> executables;
+      for (uint64_t i = 0; i < options.number("graphs", 12000); ++i) executables.push_back(executable_copy(own, *to, *from));
+      ++ready;
+      for (size_t next = 0; !over.load(); next = (next + 1) % executables.size()) {
+        check(cuda().cuGraphExecDestroy(executables[next]), "cuGraphExecDestroy");
+        executables[next] = executable_copy(own, *to, *from);
+      }
+    });
+  }
+  while (ready.load() < kThreads) usleep(1000);
+  uint64_t stuck = 0;
+  for (uint64_t round = 0; round < options.number("steps", 100) && stuck == 0; ++round) stuck += child_ends(known) ? 0 : 1;
+  over.store(true);
+  for (std::thread& thread : beside) thread.join();
+  if (stuck != 0) fail(kExitUnexpected, "a forked child hangs");
+  release_primary();
+}
+
+// Frees --count blocks on each of several streams that stand still until this thread has done so: no more than a stream takes without
+// waiting.
+void run_free_while_the_gpu_waits(const Options& options) {
+  constexpr size_t kStreams = 8;
+  retain_primary();
+  std::vector<CUstream> streams(kStreams);
+  std::vector<CUdeviceptr> blocks(kStreams * options.number("count", 800));
+  std::atomic<bool> go{false};
+  for (CUstream& stream : streams) check(cuda().cuStreamCreate(&stream, kNonBlocking), "cuStreamCreate");
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    check(cuda().cuMemAllocAsync(&blocks[i], 4096, streams[i % kStreams]), "cuMemAllocAsync");
+  }
+  for (CUstream stream : streams) stand_still_on(stream, &go);
+  for (size_t i = 0; i < blocks.size(); ++i) check(cuda().cuMemFreeAsync(blocks[i], streams[i % kStreams]), "cuMemFreeAsync");
+  go.store(true);
+  for (CUstream stream : streams) check(cuda().cuStreamSynchronize(stream), "cuStreamSynchronize");
+  for (CUstream stream : streams) check(cuda().cuStreamDestroy_v2(stream), "cuStreamDestroy");
+  release_primary();
+}
+
+// The first context fails for good; what the second one holds stays right, turn by turn.
+void run_failing_context(const Options& options) {
+  retain_primary();
+  const Kernels kernels = load_kernels();
+  CUcontext second = nullptr;
+  check(cuda().cuCtxCreate_v2(&second, 0, 0), "cuCtxCreate");
+  Desk desk;
+  auto block = filled(desk.place, options.number("hold", 64u << 20), 1);
+  block->verify_checksum(desk.scratch);
+  retain_primary();
+  check(launch(kernels.fill, nullptr, uint64_t{4096}, uint64_t{1}, uint64_t{1}), "sim_fill");
+  if (cuda().cuCtxSynchronize() != CUDA_ERROR_ILLEGAL_ADDRESS) fail(kExitUnexpected, "the context was to fail");
+  say("one failed");
+  check(cuda().cuCtxSetCurrent(second), "cuCtxSetCurrent");
+  for (uint64_t round = 0; !options.told_to_stop(); ++round) {
+    block->mix_slowly(round, 2'000'000);
+    block->verify_checksum(desk.scratch);
+  }
+  block->verify_bytes();
+}
+
+// Attributes of a range, one by one and together, are for managed memory: a driver refuses them of plain memory.
+void run_range_attributes(const Options&) {
+  retain_primary();
+  CUdeviceptr plain = 0, managed = 0;
+  check(cuda().cuMemAlloc_v2(&plain, 8 << 20), "cuMemAlloc");
+  check(cuda().cuMemAllocManaged(&managed, 8 << 20, 1), "cuMemAllocManaged");
+  const auto ask = [](CUdeviceptr address, bool together) {
+    int value = 0;
+    void* data = &value;
+    size_t bytes = sizeof value;
+    auto attribute = static_cast<CUmem_range_attribute>(1);
+    return together ? cuda().cuMemRangeGetAttributes(&data, &bytes, &attribute, 1, address, 4096)
+                    : cuda().cuMemRangeGetAttribute(data, bytes, attribute, address, 4096);
+  };
+  for (const bool together : {false, true}) {
+    check(ask(managed, together), "a range's attribute");
+    const CUresult refused = ask(plain, together);
+    if (refused != CUDA_ERROR_INVALID_VALUE) fail(kExitUnexpected, "%s: %d", together ? "together" : "one", static_cast<int>(refused));
+  }
+  release_primary();
+}
+
+// Each of --steps contexts has an array that the driver refuses to destroy; it goes with its context.
+void run_arrays_that_stay(const Options& options) {
+  CUDA_ARRAY_DESCRIPTOR shape{};
+  shape.Width = 2048;
+  shape.Height = 1024;
+  shape.Format = CU_AD_FORMAT_FLOAT;
+  shape.NumChannels = 1;
+  for (uint64_t round = 0; round < options.number("steps", 1); ++round) {
+    CUcontext context = nullptr;
+    CUarray array = nullptr;
+    check(cuda().cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate");
+    check(cuda().cuArrayCreate_v2(&array, &shape), "cuArrayCreate");
+    simgpu_control("set_faults device_lost", nullptr);
+    const CUresult refused = cuda().cuArrayDestroy(array);
+    simgpu_control("set_faults ", nullptr);
+    if (refused == CUDA_SUCCESS) fail(kExitUnexpected, "the driver was to refuse it");
+    check(cuda().cuCtxDestroy_v2(context), "cuCtxDestroy");
+  }
+}
+
+}  // namespace nvshare::e2e

@@ -1,0 +1,32 @@
+// Memory moved in the first context of a process, whatever had become of it. After that had failed for good, another context's memory
+// stayed on the GPU, whoever waited for it, or was not there when the program ran.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "e2e/harness/stage.h"
+
+namespace nvshare::e2e {
+namespace {
+
+TEST(Regressions, AFailedContextKeepsNobodysMemory) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("failing", {"failing-context", "--hold", "110M"});
+  ASSERT_TRUE(stage.wait_until([&] { return child.logged("one failed") || stage.anybody_ended(); }));
+  Child& neighbour = stage.start("neighbour", {"mix", "--hold", "110M", "--largest", "80M"});
+  int64_t most = 0;
+  EXPECT_TRUE(stage.wait_until([&] {
+    const auto client = stage.client_of(child.pid());
+    const auto other = stage.client_of(neighbour.pid());
+    if (client) most = std::max(most, client->swapped);
+    return (client && other && client->turns >= 4 && other->turns >= 4 && most > 0) || stage.anybody_ended();
+  })) << most
+      << " bytes at most were swapped out: " << stage.raw_status();
+  stage.tell_to_stop();
+  stage.expect_success_of_all();
+  EXPECT_EQ(stage.gpu_counters().faults, 1u) << "the one that was meant";
+}
+
+}  // namespace
+}  // namespace nvshare::e2e
