@@ -47,7 +47,7 @@ ssize_t receive_packet(int socket, std::span<std::byte> buffer, Descriptors* des
   const ssize_t got = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
   if (got < 0) return got;
   // What the kernel installed is ours to close, also of a packet that is not wanted.
-  bool excess = (message.msg_flags & MSG_CTRUNC) != 0;
+  bool excess = false;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -57,6 +57,8 @@ ssize_t receive_packet(int socket, std::span<std::byte> buffer, Descriptors* des
       if (!descriptors->add(FileDescriptor(fd))) excess = true;
     }
   }
+  // Not all could be opened, as there is room for more than a packet can have.
+  if (!excess && (message.msg_flags & MSG_CTRUNC) != 0) descriptors->clear();
   if (!excess) return got;
   descriptors->clear();
   errno = EMSGSIZE;

@@ -77,7 +77,7 @@ class Descriptors {
 };
 
 // As send() and recv(), with the descriptors; `flags` as theirs. A packet that came with more than Descriptors::kMax is an error
-// (EMSGSIZE), and none of them is kept.
+// (EMSGSIZE), and none of them is kept. One whose descriptors this process may not open, as it has too many files open, comes with none.
 ssize_t send_packet(int socket, std::span<const std::byte> packet, const Descriptors& descriptors, int flags);
 ssize_t receive_packet(int socket, std::span<std::byte> buffer, Descriptors* descriptors, int flags);
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -70,6 +71,28 @@ TEST_F(DescriptorsTest, TheMostThatFitArriveAndOneMoreIsRefused) {
   Descriptors got;
   ASSERT_EQ(receive_packet(to_.get(), buffer_, &got, 0), 4);
   EXPECT_EQ(got.count(), Descriptors::kMax);
+}
+
+// It was taken for one with too many, so that a program with as many files open as it may have lost its connection again and again.
+TEST_F(DescriptorsTest, APacketWhoseDescriptorsCannotBeOpenedComesWithNone) {
+  Descriptors sent;
+  sent.add(pipe_with("one"));
+  sent.add(pipe_with("two"));
+  ASSERT_EQ(send_packet(from_.get(), bytes_of("hello"), sent, MSG_NOSIGNAL), 5);
+  ASSERT_EQ(send_packet(from_.get(), bytes_of("plain"), {}, MSG_NOSIGNAL), 5);
+  const int before = open_descriptors();
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  rlimit one_more = files;
+  one_more.rlim_cur = static_cast<rlim_t>(FileDescriptor(dup(to_.get())).get()) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  Descriptors got;
+  const ssize_t length = receive_packet(to_.get(), buffer_, &got, 0);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(length, 5);
+  EXPECT_EQ(got.count(), 0) << "one alone says nothing";
+  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_EQ(receive_packet(to_.get(), buffer_, &got, 0), 5);
 }
 
 TEST_F(DescriptorsTest, APacketWithTooManyIsAnErrorAndLeavesNoneOpen) {

@@ -18,6 +18,8 @@ namespace nvshare::interposer {
 
 namespace {
 
+constexpr time_t kPatience_s = 5;
+
 bool socket_address(sockaddr_un* address) {
   const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
   if (directory != nullptr && *directory != '\0' && strcmp(directory, protocol::kRuntimeDirectoryDefault) != 0 && preloaded_by_system()) {
@@ -48,6 +50,9 @@ FileDescriptor connect_to_scheduler() {
   }
   FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return fd;
+  // Before it connects, for which it may have to wait, too: a scheduler that stands still takes no more than its queue.
+  const timeval patience{kPatience_s, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     int error = errno;
     log(LogLevel::kDebug, "no scheduler at %s: %s", address.sun_path, strerror(error));
@@ -55,8 +60,6 @@ FileDescriptor connect_to_scheduler() {
     errno = error;
     return fd;
   }
-  timeval patience{5, 0};
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   return fd;
 }
 

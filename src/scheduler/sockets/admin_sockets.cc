@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <set>
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr size_t kReadBytes = 4096;
 constexpr size_t kUnsentBytesMax = 16 << 20;
+constexpr int64_t kAcceptAgain_ns = 100'000'000;
 constexpr int kSendBuffer = 1 << 20;  // so much is copied in one go, which takes 0.2 ms
 
 }  // namespace
@@ -28,13 +30,22 @@ AdminSockets::AdminSockets(EventLoop& loop, FileDescriptor listener, Answer answ
       answer_(std::move(answer)),
       bounds_(bounds),
       patience_timer_(loop, [this] { end_stuck(); }),
-      accept_watch_(loop, listener_.get(), [this] { accept_all(); }) {}
+      accept_watch_(loop, listener_.get(), [this] { accept_all(); }),
+      accept_timer_(loop, [this] { accept_watch_.resume(); }) {}
 
 void AdminSockets::accept_all() {
   while (true) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) return;
-    accept(std::move(socket));
+    if (socket) {
+      accept(std::move(socket));
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN) return;
+    warnings_.warn("accept", monotonic_ns(), "cannot accept an admin connection: {}", std::strerror(errno));
+    // Out of descriptors or memory: it stays in the listener's queue, and asking at once would ask for ever.
+    accept_watch_.pause();
+    return accept_timer_.arm(monotonic_ns() + kAcceptAgain_ns);
   }
 }
 

@@ -73,6 +73,7 @@ class AdminSockets {
   bool looks_ = false;  // patience_timer_ is armed
   Timer patience_timer_;
   Watch accept_watch_;
+  Timer accept_timer_;
 };
 
 }  // namespace nvshare::scheduler

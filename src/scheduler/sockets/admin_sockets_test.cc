@@ -2,8 +2,11 @@
 #include "scheduler/sockets/admin_sockets.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -79,6 +82,35 @@ class AdminSocketsTest : public ::testing::Test {
   std::unique_ptr<AdminSockets> sockets_;
   std::thread thread_;
 };
+
+// The processor time of the loop's thread while no descriptor is to be had. It turned round and round until one was.
+TEST_F(AdminSocketsTest, WithoutDescriptorsItAsksNowAndThen) {
+#ifdef NVSHARE_SANITIZED
+  GTEST_SKIP() << "the undefined behaviour sanitizer itself needs descriptors to look at memory";
+#endif
+  start();
+  EXPECT_EQ(read(ask("short\n"), 1), "short\n");
+  FileDescriptor admin(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;  // fewer than are open
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  ASSERT_EQ(connect(admin.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_), 0);
+  ASSERT_EQ(send(admin.get(), "short\n", 6, MSG_NOSIGNAL), 6);
+  clockid_t clock;
+  ASSERT_EQ(pthread_getcpuclockid(thread_.native_handle(), &clock), 0);
+  const auto used_ms = [clock] {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1'000'000;
+  };
+  const int64_t began = used_ms();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_LT(used_ms() - began, 100);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(read(admin, 1), "short\n");
+}
 
 // With thousands of clients `status` is longer than what a reader may leave unread otherwise.
 TEST_F(AdminSocketsTest, ALongAnswerArrivesWholeAndBeforeTheNext) {
