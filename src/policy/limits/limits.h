@@ -144,6 +144,10 @@ inline bool may_be_held(const Exclusive& is_exclusive, const Account& account) {
   const bool at_ceiling = is_at_ceiling(account), above_quota = is_above_quota(is_exclusive, account);
   return (at_ceiling | above_quota) != 0;
 }
+// A turn begins, or goes on after a pause.
+inline void note_work_begins(const Client& client) {
+  if (Account* const account = client.indexed.tenancy->account; account != nullptr) account->slice.saves = true;
+}
 // How long turns last beside limits, of one GPU as it is now.
 class Slices {
  public:

@@ -80,6 +80,7 @@ void resume_turn(Context& context, Client& client) {
   if (!client.turn.pause.since) return;
   quota_pause_ended(context, *client.indexed.home, client);
   note_burst_begins(context, client);
+  note_work_begins(client);
   client.turn.pause.since.reset();
   client.turn.idle_since.reset();
   client.turn.start = client.turn.granted_at = context.now;

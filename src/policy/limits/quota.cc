@@ -363,6 +363,7 @@ static void begin_ceiling(const Config& config, const Gpu& gpu, Account& account
   const Duration window = in_its_window ? window_of(config, gpu) : windowed ? rest_of_window(config, gpu, now) : 0;
   account.ceiling_balance = portion(window, rate) - owed;
   account.consumed.recent.newer = account.consumed.recent.before = 0;
+  account.slice.saves = false;
   account.lifted.owed = account.lifted.spent = 0;
   account.lifted.spent_until = 0;
   // Among others its place stays what it was: no change of a ceiling clears what it owes them. What it saved by another rule is not spent

@@ -146,6 +146,7 @@ struct Slice {
   bool interrupted = false;  // the last was ended by a drop: it will want another at once
   bool gappy = false;        // it leaves gaps that others can use: it runs beside them
   bool borrows = false;      // it has one before its balance allows it, because the GPU would stand still
+  bool saves = false;        // one has begun since its ceiling did: the time before is no rest to save up in
   Probe probe;
 };
 
@@ -228,7 +229,7 @@ struct Account {
   CoreLimit limit;
   ShareTerms shared;  // of the shares as they are
   TenantSharing sharing = TenantSharing::kNode;
-  bool used = false;       // it has run once: from then on it saves up
+  bool used = false;       // it has run once: from then on it earns
   bool throttled = false;  // above its ceiling
   bool yields = false;     // above its quota, while another that is below its own wants the GPU
   bool active = false;     // counts in the shares

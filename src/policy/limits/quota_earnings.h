@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "policy/limits/limits.h"
 
@@ -69,8 +70,9 @@ class Earnings {
     }
     if (account.limit.has_ceiling()) {
       const Duration period = account.slice.gappy ? period_beside_ : period_;
-      account.ceiling_balance =
-          grown_ceiling_balance(account.ceiling_balance, account.balance, account.limit.ceiling, time_, period, share.slice);
+      const Duration most = wants || account.slice.saves ? kNoBound : std::max<Duration>(account.ceiling_balance, 0);
+      account.ceiling_balance = std::min(
+          most, grown_ceiling_balance(account.ceiling_balance, account.balance, account.limit.ceiling, time_, period, share.slice));
     }
   }
 
@@ -86,6 +88,8 @@ class Earnings {
   }
 
  private:
+  static constexpr Duration kNoBound = std::numeric_limits<Duration>::max();
+
   // What follows from a tenant's quota.
   struct Share {
     int64_t quota = -1;
@@ -112,6 +116,7 @@ class Earnings {
   // just begun, gets no advance.
   Duration saved_most(const Account& account, const Share& share) const {
     if (windowed_) return 2 * share.of_window;
+    if (!account.slice.saves) return 0;
     const Duration burst = portion(window_, std::min(recent_use(account, now_), kRecentWindow) / (kRecentWindow / kWholeGpu));
     return std::max(std::min(share.of_window, burst), account.slice.gappy ? share.of_period_beside : share.of_period);
   }

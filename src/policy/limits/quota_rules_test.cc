@@ -108,6 +108,27 @@ TEST(QuotaRules, TakingALimitAwayAndSettingItAgainFreesNobody) {
   }
 }
 
+// As on an H200: the first 0.63 s of a program that had done nothing since it got a limit of 90 were free of it, whether or not it owed for
+// the limit before, or others have one.
+TEST(QuotaRules, ALimitThatBeginsBeforeItsTenantGivesItNoAdvance) {
+  for (const auto& [owes, others] : std::vector<std::pair<bool, bool>>{{false, false}, {false, true}, {true, false}, {true, true}}) {
+    QuotaWorld world({}, 3);
+    world.limit(2, others ? 50 : 100);
+    world.add_bursty(2, kMsec, 100 * kSeconds);
+    if (owes) world.limit(1, 50);
+    const ClientId own = world.add_bursty(1, 100 * kMsec, 2 * kSeconds, 20 * kUs).id;
+    world.run_for(kSeconds);
+    world.limit(1, 100);
+    world.limit(1, 90);
+    world.run_for(kSeconds / 2);
+    const double before = world.work(1);
+    world.begin_work(own);
+    world.run_for(kSeconds / 2);
+    ASSERT_EQ(world.broken(), std::nullopt) << world.describe();
+    EXPECT_LT(world.work(1) - before, 0.92 * kSeconds / 2) << owes << others << world.describe();
+  }
+}
+
 // It ends while it has no limit, and comes back to another one.
 TEST(QuotaRules, WhatIsOwedOutlivesTheProgramAlsoWithoutALimit) {
   QuotaWorld world({}, 1);

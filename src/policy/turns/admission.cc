@@ -313,6 +313,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.last_turn.runs = client.last_turn.due;
   client.wait.reason = WaitReason::kNone;
   ++client.totals.turns;
+  note_work_begins(client);
   if (!client.turn.loads) client.turn.start = context.now;  // as start_running() has it, with all its memory there
   set_state(client, client.turn.loads ? ClientState::kLoading : ClientState::kRunning, context.now);
   note_grant(context, gpu, client);
