@@ -15,16 +15,19 @@ are the scheduler's part, which lets viewers look at most every 50 ms, and the m
 (`sleeper_late_ms`): by how much a thread that sleeps for 5 ms, again and again, wakes up too late.
 
 At last grants of a busier load (--grant-rate) and the scheduler's processor time by the number of viewers (--counts: nine `top` and one page are
-ten, where there is a Chromium), in turn, in --pairs rounds, for each of --ways: `plain`; `raised`, the scheduler at nice -10; `weighted`, the
+ten, where there is a Chromium), in turn, in --pairs rounds, for each of --ways: `plain`, the scheduler's loop a real-time thread where it may be;
+`ordinary`, not so (real_time = off); `sliced`, not so, with slices of 0.1 ms; `raised`, ordinary at nice -10; `weighted`, ordinary, the
 scheduler in a cgroup of ten times the usual CPU weight, as CPUWeight= of a systemd unit is, the load and the viewers in another; `grouped`, the
 same without the weight; `real-time`, scheduler and clients before all else, so that no viewer has the processor that they want, as where there
-are more processors than work: what is left of a difference is what viewers cost the scheduler itself.
+are more processors than work: what is left of a difference is what viewers cost the scheduler itself. --beside: so many endless compilers run
+meanwhile, each in a session of its own.
 With --page-alone made-up reports stand in for all of that, and only the browser's processor time is measured: of the page in --page-folder.
 
 Processor time is the kernel's (/proc/PID/task/*/schedstat), of the page that of all of Chromium's processes.
 """
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -59,6 +62,8 @@ CALLED_ROWS = 300  # so many lines has the terminal that the probe is looked for
 LIMITS = (60, 160)
 TOP_NICE = 10  # `top` gives way to who is looked at
 RAISED_NICE = -10
+SLICE_NS, SYS_SCHED_SETATTR = 100_000, {"x86_64": 314, "aarch64": 274}
+COMPILES = "while :; do c++ -std=c++20 -O2 -I src -I bench -c bench/load/main.cc -o /dev/null; done"
 WEIGHTS = {"grouped": 100, "weighted": 1000}  # of the scheduler's cgroup
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
@@ -91,6 +96,24 @@ def family(pid):
 def loop_held_up_s(pid):
     """For how long its first thread, which grants, was ready to run while others had the processors."""
     return int(pathlib.Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def slice_thread(thread):
+    """It preempts threads of longer slices when it wakes up, from Linux 6.12 on."""
+    attributes = struct.pack("IIQiIQQQ", 48, 0, 0, 0, 0, SLICE_NS, 0, 0)  # SCHED_OTHER
+    if ctypes.CDLL(None, use_errno=True).syscall(SYS_SCHED_SETATTR[os.uname().machine], thread, attributes, 0) != 0:
+        raise SystemExit(f"sched_setattr: {os.strerror(ctypes.get_errno())}")
+
+
+@contextlib.contextmanager
+def compilers(count):
+    processes = [subprocess.Popen(["sh", "-c", COMPILES], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 class Cgroup:
@@ -144,8 +167,9 @@ class Load:
             self.wrapper.write_text(f'#!/bin/sh\nexec nice -n {RAISED_NICE} {options.build}/bin/nvshare-scheduler "$@"\n')
             self.wrapper.chmod(0o755)
             words += ["--scheduler", self.wrapper]
+        real_time = {} if way in ("plain", "real-time") else {"NVSHARE_REAL_TIME": "off"}
         self.process = subprocess.Popen([*before, str(options.build / "bin/load"), *map(str, words)], stdout=subprocess.DEVNULL,
-                                        start_new_session=True)
+                                        env={**os.environ, **real_time}, start_new_session=True)
         self.environment = {**os.environ, "NVSHARE_RUNTIME_DIR": self.folder + "/run", "TERM": "xterm-256color"}
         self.admin_path, self.client_path = self.folder + "/run/admin/admin.sock", self.folder + "/run/client/scheduler.sock"
         deadline = time.monotonic() + PATIENCE_S
@@ -155,6 +179,8 @@ class Load:
                 raise SystemExit("the clients of bench/load did not come")
             time.sleep(0.1)
         self.scheduler = self.status()["pid"]
+        if way == "sliced":
+            slice_thread(self.scheduler)
 
     def ask(self, **request):
         with socket.socket(socket.AF_UNIX) as admin:
@@ -538,7 +564,8 @@ def main():
     parser.add_argument("--grant-rate", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=3, help="rounds of grants")
     parser.add_argument("--counts", default="0,10,0", help="how many viewers there are while grants are measured")
-    parser.add_argument("--ways", default="plain", help="plain,raised,weighted,grouped,real-time: grants; all but the first take root")
+    parser.add_argument("--ways", default="plain", help="plain,ordinary,sliced,raised,weighted,grouped,real-time: grants; the last four take root")
+    parser.add_argument("--beside", type=int, default=0, help="so many endless compilers run beside grants")
     parser.add_argument("--no-page", action="store_true", help="grants: ten `top` and no Chromium")
     parser.add_argument("--page-alone", action="store_true")
     parser.add_argument("--page-folder", type=pathlib.Path, default=made_up.PAGE, help="such as one of an earlier version")
@@ -556,7 +583,8 @@ def main():
     else:
         found["viewers"] = [measure(options, rate) for rate in rates]
     if options.pairs and not options.page_alone:
-        found["grants"] = measure_grants(options)
+        with compilers(options.beside):
+            found["grants"] = {"compilers": options.beside, **measure_grants(options)}
     found["load_average_after"] = os.getloadavg()[0]
     text = json.dumps(found, indent=1)
     print(text)

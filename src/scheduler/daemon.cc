@@ -245,6 +245,7 @@ std::optional<protocol::admin::StatusReport> Daemon::part_of_report(bool begins)
 }
 
 void Daemon::begin_report(policy::Instant now) {
+  if (real_time_) real_time_->needed();
   // What an error left.
   if (report_in_parts_) {
     for (ReportInParts::Clients& clients : report_in_parts_->take_clients()) status_writer_->keep(std::move(clients));
@@ -336,6 +337,17 @@ void Daemon::stop_on_signals() {
     call_engine([this] { engine_->sharing().end(monotonic_ns()); });
     end_once_handed_over();
   });
+}
+
+void Daemon::go_before_others() {
+  if (!settings_.real_time) return;
+  auto real_time = RealTime::begin(loop_);
+  if (real_time) {
+    real_time_ = std::move(*real_time);
+  } else {
+    spdlog::info("real_time: {}; where all processors are busy, grants wait for one beside viewers (docs/tuning.md)",
+                 real_time.error().text);
+  }
 }
 
 // A client that gives up a load as this ends would wait for the next scheduler.

@@ -14,6 +14,7 @@
 #include "scheduler/gpus/mps_service.h"
 #include "scheduler/gpus/nvml_monitor.h"
 #include "scheduler/host/segment_maker.h"
+#include "scheduler/real_time.h"
 #include "scheduler/settings.h"
 #include "scheduler/sockets/admin_sockets.h"
 #include "scheduler/sockets/ask_pace.h"
@@ -40,6 +41,8 @@ class Daemon {
   void run();
   void stop();  // any thread
   void stop_on_signals();
+  // While there are viewers, and where settings and kernel let it; one daemon in a process. On the thread that calls run().
+  void go_before_others();
 
  private:
   Daemon(const Settings& settings, RuntimeDir runtime_dir);
@@ -71,6 +74,7 @@ class Daemon {
   Settings settings_;
   RuntimeDir runtime_dir_;
   EventLoop loop_;  // outlives what watches descriptors
+  std::unique_ptr<RealTime> real_time_;
   std::unique_ptr<ClientSockets> clients_;
   std::unique_ptr<SocketGuard> socket_guard_;
   std::unique_ptr<Engine> engine_;

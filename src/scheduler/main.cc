@@ -98,6 +98,7 @@ int serve(const CommandLine& line) {
     return EXIT_FAILURE;
   }
   (*daemon)->stop_on_signals();
+  (*daemon)->go_before_others();
   (*daemon)->run();
   return EXIT_SUCCESS;
 }

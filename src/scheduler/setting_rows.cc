@@ -392,6 +392,8 @@ std::vector<Row> rows_of_daemon() {
        "after a restart, wait so long for clients known before (2)"},
       {"nvml_interval", duration(10 * kMillisecond, 60 * kSecond, &Settings::nvml_interval), kAtStart,
        "between two looks at the GPUs' memory (0.25)"},
+      {"real_time", on_or_off(&Settings::real_time), kAtStart,
+       "while there are viewers, the thread that grants is a real-time one (SCHED_RR, 1) where the scheduler may have that (on)"},
       {"nvml", on_or_off(&Settings::nvml), kAtStart, "ask NVML about memory that others use (on)"},
       {"metrics_address", address("127.0.0.1:9402 or [::]:9402 (port 0: any free one)", &Settings::metrics_address), kAtStart,
        "serve metrics for Prometheus there, to anybody who can reach it (off)"},

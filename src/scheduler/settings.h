@@ -51,6 +51,7 @@ struct Settings {
   policy::Duration restart_grace = 2'000'000'000;  // how long known clients are waited for after a restart
   policy::Duration nvml_interval = 250'000'000;    // between two looks at the GPUs' memory
   bool nvml = true;
+  bool real_time = true;        // while there are viewers, the thread that grants goes before ordinary ones, where the kernel lets it
   std::string metrics_address;  // "127.0.0.1:9402"; empty: none are served
   int metrics_tenants = 200;    // that have series of their own
   std::string page_address;     // "127.0.0.1:9402"; empty: there is no page. Beyond the loopback only with a token

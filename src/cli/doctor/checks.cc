@@ -181,6 +181,11 @@ void check_scheduler(const Facts& facts, Findings& out) {
                    "It does not see memory of programs that are not under nvshare, and assumes 300 MiB for each context.",
                    "Install libnvidia-ml.so.1 where the scheduler runs, then restart it."});
   }
+  if (scheduler.real_time == false) {
+    out.push_back({Level::kNote, "priority", "viewers do not make the scheduler a real-time program",
+                   "Where all processors are busy, programs wait for the GPU longer beside 'top' and the page.",
+                   "Give it CAP_SYS_NICE or RLIMIT_RTPRIO=1 (its systemd unit does), and leave its setting real_time on."});
+  }
 }
 
 void check_gpus(const Facts& facts, Findings& out) {

@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -160,6 +161,8 @@ void look_at_scheduler(Facts& facts) {
   out.admin = true;
   out.version = status->version;
   out.nvml = status->nvml;
+  // Its first thread grants, and has just made a report. -1: its number is of another PID namespace.
+  if (const int policy = sched_getscheduler(status->pid); policy >= 0) out.real_time = (policy & ~SCHED_RESET_ON_FORK) == SCHED_RR;
   out.host_budget = status->host_memory_budget;
   out.host_bound = status->host_memory_bound;
   out.clients = status->clients.size();

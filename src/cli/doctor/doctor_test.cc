@@ -25,7 +25,7 @@ Facts healthy() {
   facts.library = "/usr/lib/nvshare/libnvshare.so";
   facts.glibc = "2.36";
   facts.machine = "x86_64";
-  facts.scheduler = {"/run/nvshare", true, true, false, "", "1.2.3", true, 100 * kGiB, "", 1, 0};
+  facts.scheduler = {"/run/nvshare", true, true, false, "", "1.2.3", true, true, 100 * kGiB, "", 1, 0};
   facts.host_total = 512 * kGiB;
   facts.host_available = 400 * kGiB;
   return facts;
@@ -137,6 +137,9 @@ TEST(Doctor, EachTroubleIsNamed) {
       {"upgrade", [](Facts& f) { f.scheduler.version = "1.2.4", f.scheduler.clients_other_version = 1; }, "versions",
        "warning: scheduler 1.2.4, nvsharectl 1.2.3\nnote: 1 of 1 clients have the library of another release\n", 0},
       {"no NVML", [](Facts& f) { f.scheduler.nvml = false; }, "nvml", "warning: the scheduler has no NVML\n", 0},
+      {"no real time", [](Facts& f) { f.scheduler.real_time = false; }, "priority",
+       "note: viewers do not make the scheduler a real-time program\n", 0},
+      {"whether real time is not known", [](Facts& f) { f.scheduler.real_time.reset(); }, "priority", "", 0},
       {"MIG", [](Facts& f) { f.gpus[0].mig = true; }, "mig", "warning: GPU 0 (NVIDIA H200): MIG is on\n", 0},
       {"persistence", [](Facts& f) { f.gpus[0].persistence = false; }, "persistence",
        "note: GPU 0 (NVIDIA H200): persistence mode is off\n", 0},

@@ -60,8 +60,9 @@ struct SchedulerFacts {
   std::string admin_error;
   std::string version;  // with admin
   bool nvml = false;
-  int64_t host_budget = -1;  // bytes that may be lent for swapping
-  std::string host_bound;    // what that comes from
+  std::optional<bool> real_time;  // whether its thread that grants is, as it is asked
+  int64_t host_budget = -1;       // bytes that may be lent for swapping
+  std::string host_bound;         // what that comes from
   uint64_t clients = 0;
   uint64_t clients_other_version = 0;
 };
