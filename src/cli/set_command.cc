@@ -21,6 +21,7 @@ namespace {
 // Within what an Error holds, with what was given.
 constexpr char kAccepted[] =
     "accepted: core=PERCENT, ceiling=PERCENT, memory=BYTES, priority=-100..100, sharing=together, turns, auto or node, paused=yes or no";
+constexpr char kOfSchedulerAccepted[] = "accepted of the scheduler: SETTING=VALUE, such as switch_time_min=5";
 constexpr char kPercentAccepted[] = "1 to 100 percent of each GPU's time, or none";
 
 Error not_accepted(const std::string& name, const std::string& value, const char* accepted) {
@@ -78,7 +79,7 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
     const std::string name = word.substr(0, equals);
     const std::string value = equals == std::string::npos ? std::string() : word.substr(equals + 1);
     if (equals == std::string::npos || name.empty() || value.empty())
-      return error_format("'%.40s' is not NAME=VALUE; %s", word.c_str(), kAccepted);
+      return error_format("'%.40s' is not NAME=VALUE; %s", word.c_str(), request.tenant.empty() ? kOfSchedulerAccepted : kAccepted);
     if (request.tenant.empty()) {
       if (name == "core" || name == "ceiling" || name == "memory" || name == "priority" || name == "paused")
         return error_format("%s needs a tenant before it: nvsharectl set TENANT %.80s", name.c_str(), word.c_str());
@@ -92,7 +93,7 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   const bool any_limit = request.gpu_core_limit || request.gpu_core_ceiling || request.gpu_memory_limit || request.priority ||
                          request.paused || request.sharing;
   if (!request.tenant.empty() && !any_limit) {
-    return error_format("nothing to set for tenant '%.40s'; %s", request.tenant.c_str(), kAccepted);
+    return error_format("nothing to set for tenant '%.40s', and no SETTING=VALUE of the scheduler; %s", request.tenant.c_str(), kAccepted);
   }
   return request;
 }

@@ -43,7 +43,10 @@ int finish(replay::ChromeTrace& picture, const TraceOptions& options, const std:
 
 int trace_recording(const TraceOptions& options) {
   std::ifstream recording(options.recording);
-  if (!recording) return fail(fmt::format("cannot read {}: {}; {}", options.recording, strerror(errno), kMakesOne));
+  if (!recording) {
+    const std::string writes = errno == ENOENT ? fmt::format("; --output {} writes the last minute there", options.recording) : "";
+    return fail(fmt::format("cannot read {}: {}; {}{}", options.recording, strerror(errno), kMakesOne, writes));
+  }
   replay::ChromeTrace picture;
   replay::Recording lines(recording);
   while (true) {
