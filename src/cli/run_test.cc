@@ -505,6 +505,7 @@ TEST_F(RunCommand, WaitsForAFreeGpuWhichKillGives) {
   const Ran waits = ask("run --wait --timeout 100ms -- true");
   EXPECT_EQ(waits.exit_code, 124) << waits.out;
   EXPECT_TRUE(has(waits.out, "a free GPU (GPU 0: 'busy' has it, running")) << waits.out;
+  EXPECT_FALSE(has(waits.out, "gives up")) << "its end is said once:\n" << waits.out;
   const Ran killed = ask("kill busy");
   EXPECT_EQ(killed.exit_code, 0) << killed.out;
   EXPECT_TRUE(has(killed.out, "2 processes of 'busy'")) << killed.out;

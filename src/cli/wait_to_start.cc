@@ -42,6 +42,9 @@ class Line {
     fmt::print(stderr, "{}nvshare: {} after {}{}\n", terminal_ ? "\r\033[K" : "", text, format_duration(waited),
                terminal_ && waited > kLongWait ? "\a" : "");
   }
+  void clear() const {
+    if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
+  }
 
  private:
   static int columns() {
@@ -123,7 +126,7 @@ std::optional<int> wait_to_start(const RunOptions& options, const std::string& v
       return std::nullopt;
     }
     if (*patience >= 0 && waited >= *patience) {
-      line.end("gives up", waited);
+      line.clear();
       return refuse(kExitTimedOut, fmt::format("--timeout {}: it still waits for {}", options.timeout, missing));
     }
     line.show(missing, waited);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/amount.h"
 #include "interposer/gate/gate.h"
 #include "interposer/gate/pacer.h"
 #include "interposer/log.h"
@@ -178,7 +179,7 @@ Turns::Growth Turns::grow(size_t bytes) {
     if (grow_alone(bytes)) break;
     if (!changed_.wait_until(mutex_, now_ns() + kLongWait_ns) && !told) {
       told = true;
-      log(LogLevel::kInfo, "an allocation of %zu bytes waits until other programs have made room on GPU %d (for %lld s)", bytes,
+      log(LogLevel::kInfo, "an allocation of %s waits until other programs have made room on GPU %d (for %lld s)", amount(bytes).text,
           device_.ordinal(), static_cast<long long>((now_ns() - started) / 1'000'000'000));
     }
   }

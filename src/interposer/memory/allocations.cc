@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "base/amount.h"
 #include "interposer/log.h"
 #include "interposer/memory/blocks/address_book.h"
 #include "interposer/memory/limits/charges.h"
@@ -104,8 +105,8 @@ CUresult Allocations::allocate_managed(CUdeviceptr* address, size_t bytes, unsig
   if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
     result = backing_.make(order, &block);
     if (result == cuda::CUDA_SUCCESS) {
-      log(LogLevel::kInfo, "%zu bytes of managed memory are left to demand paging: %zu are allocated, at most %zu fit", bytes,
-          use_.allocated(), device_.limit().ceiling());
+      log(LogLevel::kInfo, "%s of managed memory are left to demand paging: %s are allocated, at most %s fit", amount(bytes).text,
+          amount(use_.allocated()).text, amount(device_.limit().ceiling()).text);
       Lock lock(blocks_.mutex);
       block->demand = true;
       blocks_.insert(block);

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/amount.h"
 #include "scheduler/settings.h"
 
 namespace nvshare::scheduler {
@@ -16,6 +17,7 @@ using namespace protocol;
 
 constexpr size_t kUsersNamed = 4;
 
+Amount shown(int64_t bytes) { return amount(static_cast<uint64_t>(std::max<int64_t>(bytes, 0))); }
 int64_t mib_up(int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
 
 }  // namespace
@@ -74,11 +76,10 @@ Result<void> MemoryLimits::admit_reservation(policy::GpuId gpu, const Tenant& te
     for (const auto& [key, other] : at_.tenants.all()) sum += other.id == view.tenant ? other.gpu_memory_reserved : 0;
   }
   if (sum <= bound) return {};
-  return error_format(
-      "GPU %.8s has no room for a reservation of %lld MiB: %lld MiB would be reserved in sum; accepted: up to %lld MiB (%s is %g, of %lld "
-      "MiB)",
-      at_.gpus[gpu].uuid_text.c_str() + 4, static_cast<long long>(tenant.gpu_memory_reserved >> 20), static_cast<long long>(sum >> 20),
-      static_cast<long long>(bound >> 20), variable_of("gpu_memory_oversub_ratio").c_str(), ratio, static_cast<long long>(total >> 20));
+  const int64_t others = sum - tenant.gpu_memory_reserved;
+  return error_format("no room for a reservation of %s on GPU %.8s; accepted: up to %s (others have %s; %s is %g, of %s)",
+                      shown(tenant.gpu_memory_reserved).text, at_.gpus[gpu].uuid_text.c_str() + 4, shown(bound - others).text,
+                      shown(others).text, variable_of("gpu_memory_oversub_ratio").c_str(), ratio, shown(total).text);
 }
 
 // ---- to clients ----

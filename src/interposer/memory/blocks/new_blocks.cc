@@ -1,5 +1,6 @@
 #include "interposer/memory/blocks/new_blocks.h"
 
+#include "base/amount.h"
 #include "interposer/gate/gate.h"
 #include "interposer/link/turns.h"
 #include "interposer/log.h"
@@ -117,8 +118,9 @@ bool NewBlocks::attempt(const BlockOrder& order, bool needs_lock, Attempt* made)
 }
 
 CUresult NewBlocks::refuse(size_t bytes, const char* why) const {
-  log(LogLevel::kInfo, "an allocation of %zu bytes was refused: %s (%zu bytes allocated, %zu of them on the GPU; budget %zu, at most %zu)",
-      bytes, why, use_.allocated(), use_.resident(), device_.turns().signs.budget(), device_.limit().ceiling());
+  log(LogLevel::kInfo, "an allocation of %s was refused: %s (%s allocated, %s of them on the GPU; budget %s, at most %s)",
+      amount(bytes).text, why, amount(use_.allocated()).text, amount(use_.resident()).text, amount(device_.turns().signs.budget()).text,
+      amount(device_.limit().ceiling()).text);
   return cuda::CUDA_ERROR_OUT_OF_MEMORY;
 }
 

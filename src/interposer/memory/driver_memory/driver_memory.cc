@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/amount.h"
 #include "interposer/gate/gate.h"
 #include "interposer/log.h"
 #include "interposer/memory/limits/charges.h"
@@ -47,8 +48,8 @@ CUresult DriverMemory::claim(size_t bytes, const char* what) {
     }
     if (device_.turns().grow(bytes) != Turns::Growth::kOutOfMemory) continue;
     refund(device_, bytes);
-    log(LogLevel::kInfo, "%s of %zu bytes was refused: the scheduler finds no room (%zu bytes allocated, %zu of them on the GPU)", what,
-        bytes, use_.allocated(), use_.resident());
+    log(LogLevel::kInfo, "%s of %s was refused: the scheduler finds no room (%s allocated, %s of them on the GPU)", what,
+        amount(bytes).text, amount(use_.allocated()).text, amount(use_.resident()).text);
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   }
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/amount.h"
 #include "interposer/log.h"
 #include "interposer/memory/limits/own_limit.h"
 
@@ -84,10 +85,10 @@ void MemoryLimit::update(const protocol::UpdateLimit& message) {
     log(LogLevel::kInfo, "no memory limit holds on GPU %d any more", ordinal_);
   } else if (used > message.memory_limit) {
     log(LogLevel::kWarning,
-        "the memory limit on GPU %d is %llu bytes now, and %llu are in use: they stay, and nothing more is allocated until less is in use",
-        ordinal_, static_cast<unsigned long long>(message.memory_limit), static_cast<unsigned long long>(used));
+        "the memory limit on GPU %d is %s now, and %s are in use: they stay, and nothing more is allocated until less is in use", ordinal_,
+        amount(message.memory_limit).text, amount(used).text);
   } else {
-    log(LogLevel::kInfo, "the memory limit on GPU %d is %llu bytes now", ordinal_, static_cast<unsigned long long>(message.memory_limit));
+    log(LogLevel::kInfo, "the memory limit on GPU %d is %s now", ordinal_, amount(message.memory_limit).text);
   }
 }
 
@@ -98,8 +99,7 @@ void MemoryLimit::log_limit() {
   if (limit == 0) {
     log(LogLevel::kInfo, "GPU %d: no memory limit, tenant %llu '%s'", ordinal_, static_cast<unsigned long long>(tenant_), tenant_name_);
   } else {
-    log(LogLevel::kInfo, "GPU %d: memory limit %llu bytes (%llu MiB), set by %s, tenant %llu '%s'", ordinal_,
-        static_cast<unsigned long long>(limit), static_cast<unsigned long long>(limit >> 20), set_by(limit),
+    log(LogLevel::kInfo, "GPU %d: memory limit %s, set by %s, tenant %llu '%s'", ordinal_, amount(limit).text, set_by(limit),
         static_cast<unsigned long long>(tenant_), tenant_name_);
   }
 }
@@ -126,11 +126,10 @@ void MemoryLimit::log_refusal(const char* what, size_t bytes, size_t unit, size_
   if (refused > 1) snprintf(more, sizeof more, "; %llu were refused since the last such line", static_cast<unsigned long long>(refused));
   // Without the mutex: a write to the program's standard error may block.
   log(LogLevel::kWarning,
-      "GPU %d: %s of %zu bytes was refused: in use %llu (this program %llu, others of its tenant %llu), memory limit %llu, set by %s, "
-      "tenant %llu '%s', counted in units of %zu, small allocations of %zu; CUDA contexts do not count%s",
-      ordinal_, what, bytes, static_cast<unsigned long long>(all), static_cast<unsigned long long>(own),
-      static_cast<unsigned long long>(all - own), static_cast<unsigned long long>(limit), setter, static_cast<unsigned long long>(tenant),
-      tenant_name, unit, small_unit, more);
+      "GPU %d: %s of %s was refused: in use %s (this program %s, others of its tenant %s), memory limit %s, set by %s, "
+      "tenant %llu '%s', counted in units of %s, small allocations of %s; CUDA contexts do not count%s",
+      ordinal_, what, amount(bytes).text, amount(all).text, amount(own).text, amount(all - own).text, amount(limit).text, setter,
+      static_cast<unsigned long long>(tenant), tenant_name, amount(unit).text, amount(small_unit).text, more);
 }
 
 }  // namespace nvshare::interposer
