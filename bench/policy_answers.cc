@@ -1,13 +1,14 @@
 // What the policy answers to random events of all kinds, as hashes, so that two builds of it can be compared. A change of the policy's
 // code that is to change no decision changes no line.
 //
-//   policy_answers [--seed 1] [--runs 20] [--steps 1000] [--check] [--print] [--twice] [--gangs]
+//   policy_answers [--seed 1] [--runs 20] [--steps 1000] [--check] [--print] [--twice] [--gangs] [--measured]
 //
 //   old/bin/policy_answers --runs 500 > old.txt; new/bin/policy_answers --runs 500 | cmp - old.txt
 //
 // A line for each seed: the number of events, and hashes of the actions, of the deadlines, of the notes' texts, and of what people are
 // shown. --print: each event's answers, to find the first that differs. --check: invariants after each event instead of each eighth.
 // --twice: each seed runs twice, and the program fails where the two differ. --gangs: on two to eight GPUs, most programs on some of them.
+// --measured: all share as measured, and there are no limits, gangs, prefetches or suspended tenants.
 //
 // Clients follow what the policy asks of them (they load, drop, evict, prefetch), late, or not at all. So after the first answer that
 // differs all else does. Virtual time. Exits 1 where an invariant is broken.
@@ -47,6 +48,7 @@ struct Options {
   bool print = false;
   bool twice = false;
   bool gangs = false;
+  bool measured = false;
 };
 
 // ---- chance ----
@@ -72,7 +74,7 @@ class Random {  // xorshift: the same on each machine
 };
 
 // Each setting is as by default in most runs.
-Config random_config(Random& random) {
+Config random_config(Random& random, bool measured) {
   Config config;
   if (random.chance(50)) config.scheduling_mode = kSchedulingModes[random.below(std::size(kSchedulingModes))];
   if (random.chance(25)) config.compute_window = (100 + random.amount(3000)) * kMillisecond;
@@ -80,8 +82,8 @@ Config random_config(Random& random) {
   if (random.chance(15)) config.scheduling_slice = (1 + random.amount(100)) * kMillisecond;
   if (random.chance(20)) config.quota_carryover_percent = random.percent();
   if (random.chance(20)) config.drop_tail_billing_percent = random.percent();
-  if (random.chance(20)) config.prefetch = true;
-  if (random.chance(10)) config.explains = true;
+  if (random.chance(20)) config.prefetch = !measured;
+  if (random.chance(10)) config.explains = !measured;
   if (random.chance(20)) {
     config.switch_time_min = 100 * kMillisecond;
     config.switch_time_max = 2 * kSecond;
@@ -198,7 +200,7 @@ class Node {
   void use_foreign(Program& program) { feed(ForeignMemory{program.gpu, random_.amount(100) * kMiB}); }
   void use_host(Program&) { feed(HostMemory{random_.amount(100'000) * kMiB}); }
   void weigh(Program& program) { feed(ClientOverhead{program.id, random_.amount(400) * kMiB}); }
-  void configure(Program&) { feed(ConfigChanged{random_config(random_)}); }
+  void configure(Program&) { feed(ConfigChanged{random_config(random_, options_.measured)}); }
 
   void join();
   void join_on(GpuId gpu, TenantId tenant, ProcessId process);
@@ -239,12 +241,13 @@ const std::vector<Node::Happening> Node::kHappenings = {
     {3, &Node::use_foreign},     {3, &Node::use_host},  {4, &Node::weigh},       {1, &Node::configure},
 };
 
-Node::Node(uint64_t seed, const Options& options) : options_(options), random_(seed), state_(make_state(random_config(random_))) {
+Node::Node(uint64_t seed, const Options& options)
+    : options_(options), random_(seed), state_(make_state(random_config(random_, options.measured))) {
   if (random_.chance(40)) gpus_ = 1 + random_.below(4);
   if (options.gangs) gpus_ = 2 + random_.below(7);
-  gangs_ = options.gangs || (gpus_ > 1 && random_.chance(40));
+  gangs_ = options.gangs || (gpus_ > 1 && random_.chance(40) && !options.measured);
   programs_most_ = random_.chance(50) ? 2 + random_.below(8) : 5 + random_.below(60);
-  if (random_.chance(80)) limited_percent_ = random_.percent();
+  if (random_.chance(80)) limited_percent_ = options.measured ? 0 : random_.percent();
   memory_most_ = 64 + random_.amount(500);
   const bool tight = random_.chance(options.gangs ? 80 : 35);
   const auto count = static_cast<int64_t>(options.gangs ? programs_most_ / 2 : programs_most_);
@@ -434,7 +437,8 @@ void Node::draw() {
   std::advance(at, random_.below(programs_.size()));
   uint64_t drawn = random_.below(1000);
   for (const Happening& happening : kHappenings) {
-    if (drawn < happening.weight) return (this->*happening.happen)(at->second);
+    const bool left_out = options_.measured && (happening.happen == &Node::share || happening.happen == &Node::suspend);
+    if (drawn < happening.weight) return left_out ? void() : (this->*happening.happen)(at->second);
     drawn -= happening.weight;
   }
 }
@@ -476,6 +480,7 @@ void Node::join_on(GpuId gpu, TenantId tenant, ProcessId process) {
   joined.ends = random_.chance(2);
   programs_[program.id] = program;
   feed(joined);
+  if (options_.measured) feed(ClientShares{program.id, 0, true});
   if (random_.chance(10)) feed(AccountKept{tenant, gpu, now_ - kSecond, random_.amount(3 * kSecond), 5000, 0});
   if (Program* there = find(program.id); there != nullptr && random_.chance(70)) request(*there);
 }
@@ -543,8 +548,11 @@ void Node::set_turns(Program& program) {
 bool parse(int argc, char** argv, Options* options) {
   const std::map<std::string, uint64_t Options::*> numbers = {
       {"--seed", &Options::seed}, {"--runs", &Options::runs}, {"--steps", &Options::steps}};
-  const std::map<std::string, bool Options::*> flags = {
-      {"--check", &Options::check}, {"--print", &Options::print}, {"--twice", &Options::twice}, {"--gangs", &Options::gangs}};
+  const std::map<std::string, bool Options::*> flags = {{"--check", &Options::check},
+                                                        {"--print", &Options::print},
+                                                        {"--twice", &Options::twice},
+                                                        {"--gangs", &Options::gangs},
+                                                        {"--measured", &Options::measured}};
   for (int i = 1; i < argc; ++i) {
     if (const auto flag = flags.find(argv[i]); flag != flags.end()) {
       options->*flag->second = true;
@@ -573,7 +581,8 @@ std::optional<std::string> line_of(uint64_t seed, const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, &options)) {
-    std::fprintf(stderr, "usage: policy_answers [--seed 1] [--runs 20] [--steps 1000] [--check] [--print] [--twice] [--gangs]\n");
+    std::fprintf(stderr,
+                 "usage: policy_answers [--seed 1] [--runs 20] [--steps 1000] [--check] [--print] [--twice] [--gangs] [--measured]\n");
     return 2;
   }
   for (uint64_t seed = options.seed; seed < options.seed + options.runs; ++seed) {

@@ -5,8 +5,9 @@
 // time and the others wait ("queued"); or on two of 64 GPUs, which they tie together, and all fit ("tied"). Virtual time, a fixed seed.
 //
 //   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited,stuck,unfit,gangs,queued,tied]
-//                     [--json FILE] [--turns 0]
+//                     [--sharing auto] [--json FILE] [--turns 0]
 //
+// --sharing auto: all clients share as measured, as by default, and say how much they have done when they are asked; together: none is.
 // --turns N: so many events of the mix instead of a time, and a hash of all that the policy answered, to compare two builds by.
 //
 // Of 100 events 70 are changes of memory, 10 requests for the lock, 10 releases, 5 joins or leaves, 5 priorities, limits or swaps; what the
@@ -113,8 +114,8 @@ struct Program {
 // Programs on virtual time; the only caller of the policy.
 class World {
  public:
-  World(Shape shape, size_t clients, bool hashes)
-      : shape_(shape), hashes_(hashes), gpus_(gpus_of(shape, clients)), state_(make_state(Config())) {
+  World(Shape shape, size_t clients, bool measured, bool hashes)
+      : shape_(shape), measured_(measured), hashes_(hashes), gpus_(gpus_of(shape, clients)), state_(make_state(Config())) {
     const auto per_gpu = static_cast<Bytes>(clients / gpus_ + 1);
     for (GpuId gpu = 0; gpu < gpus_; ++gpu) step_in(GpuAppeared{gpu, total_of(shape, per_gpu)});
     for (size_t i = 0; i < clients; ++i) join(programs_.emplace_back());
@@ -174,6 +175,7 @@ class World {
     ClientJoined joined{program.id, program.gpu, program.tenant, 0, program.memory, true, false, false};
     if (in_gang) joined.process = program.tenant;
     step_in(joined);
+    if (measured_) step_in(ClientShares{program.id, 0, true});
   }
 
   void change_memory(Program& program) {
@@ -237,14 +239,22 @@ class World {
         evictions_.push_back(*evict);
       } else if (const auto* contention = std::get_if<SendContention>(&action)) {
         if (contention->memory_waiters > 0) rooms_.push_back(contention->client);
+      } else if (const auto* question = std::get_if<SendAskProgress>(&action)) {
+        questions_.push_back(*question);
       }
     }
   }
 
   // What programs say to what they were told.
   void answer() {
-    while (!drops_.empty() || !evictions_.empty() || !loads_.empty() || !rooms_.empty()) {
-      if (!rooms_.empty()) {
+    while (!drops_.empty() || !evictions_.empty() || !loads_.empty() || !rooms_.empty() || !questions_.empty()) {
+      if (!questions_.empty()) {  // whoever has the lock works all the time
+        const SendAskProgress asked = questions_.front();
+        questions_.pop_front();
+        const Program* program = find(asked.client);
+        if (program != nullptr)
+          step_in(ClientProgressed{asked.client, asked.question, program->grant != 0 ? static_cast<uint64_t>(now_ / kBetweenEvents) : 0});
+      } else if (!rooms_.empty()) {
         Program* program = find(rooms_.front());
         rooms_.pop_front();
         if (program != nullptr) make_room(*program);
@@ -279,6 +289,7 @@ class World {
   }
 
   const Shape shape_;
+  const bool measured_;
   const bool hashes_;
   ActionHash hash_;
   const size_t gpus_;
@@ -293,6 +304,7 @@ class World {
   std::deque<SendEvict> evictions_;
   std::deque<std::pair<ClientId, Bytes>> loads_;
   std::deque<ClientId> rooms_;
+  std::deque<SendAskProgress> questions_;
 };
 
 struct Options {
@@ -300,6 +312,7 @@ struct Options {
   int64_t turns = 0;  // 0: `seconds`
   std::string clients = "10,100,1000,10000";
   std::string shapes = "running,waiting,limited,stuck,unfit,gangs,queued,tied";
+  bool measured = true;
   std::string json;
 };
 
@@ -314,6 +327,10 @@ bool parse(int argc, char** argv, Options& options) {
       options.clients = argv[i + 1];
     } else if (flag == "--shapes") {
       options.shapes = argv[i + 1];
+    } else if (flag == "--sharing") {
+      const std::string way = argv[i + 1];
+      if (way != "auto" && way != "together") return false;
+      options.measured = way == "auto";
     } else if (flag == "--json") {
       options.json = argv[i + 1];
     } else {
@@ -327,7 +344,7 @@ bool parse(int argc, char** argv, Options& options) {
 std::string measure(Shape shape, size_t clients, const Options& options) {
   constexpr int kBatch = 16;
   double begin = cpu_seconds();
-  World world(shape, clients, options.turns > 0);
+  World world(shape, clients, options.measured, options.turns > 0);
   const uint64_t before = world.events();
   const double joined_us = (cpu_seconds() - begin) * 1e6 / static_cast<double>(before);
   begin = cpu_seconds();
@@ -340,8 +357,8 @@ std::string measure(Shape shape, size_t clients, const Options& options) {
               events / took, took * 1e6 / events, joined_us);
   if (options.turns > 0) std::printf("  answers %016lx\n", world.hash());
   std::fflush(stdout);
-  return "{\"shape\": \"" + std::string(name_of(shape)) + "\", \"clients\": " + std::to_string(clients) +
-         ", \"events\": " + std::to_string(static_cast<int64_t>(events)) +
+  return "{\"shape\": \"" + std::string(name_of(shape)) + "\", \"sharing\": \"" + (options.measured ? "auto" : "together") +
+         "\", \"clients\": " + std::to_string(clients) + ", \"events\": " + std::to_string(static_cast<int64_t>(events)) +
          ", \"events_per_second\": " + std::to_string(static_cast<int64_t>(events / took)) +
          ", \"us_per_event\": " + std::to_string(took * 1e6 / events) + ", \"us_per_event_of_joins\": " + std::to_string(joined_us) + "}";
 }
@@ -354,7 +371,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited,stuck,unfit,gangs,queued,tied] "
-        "[--json FILE] [--turns 0]\n");
+        "[--sharing auto|together] [--json FILE] [--turns 0]\n");
     return 2;
   }
   std::string rows;

@@ -24,6 +24,9 @@ struct Traits {
   bool foreign = false;
   bool restarts = false;  // of the scheduler
   bool measured = false;  // some share as measured
+  // These are switched off by no run.
+  bool all_measured = false;
+  bool compared = false;  // with whole steps; and up to forty clients, which say much of their memory while they wait
 };
 
 class Workload {
@@ -36,9 +39,12 @@ class Workload {
     world_.bandwidth = between(1, 50) * kGiB;
     world_.expect_bounded = !traits_.host_short && !traits_.unswappable && !traits_.failures && !traits_.foreign && !traits_.measured;
     const GpuId gpus = chance(70) ? 1 : 2;
+    if (traits_.compared) world_.compare_with_whole_steps();
+    if (traits_.compared && chance(50)) clients_most_ = 40;
+    gpu_bytes_ += (clients_most_ - 8) * (300LL << 20);
     for (GpuId gpu = 0; gpu < gpus; ++gpu) world_.add_gpu(gpu, gpu_bytes_);
     if (traits_.host_short) world_.set_host(between(0, 24) * kGiB);
-    const int64_t clients = between(1, 8);
+    const int64_t clients = between(1, clients_most_);
     for (int64_t i = 0; i < clients; ++i) {
       world_.at(world_.now() + between(0, 200) * kSec, [this, gpus] { add(static_cast<GpuId>(random_() % gpus)); });
     }
@@ -71,7 +77,7 @@ class Workload {
   }
 
   World& world() { return world_; }
-  void run() { world_.run_until(world_.now() + 20'000 * kSec); }
+  void run(Duration time = 20'000 * kSec) { world_.run_until(world_.now() + time); }
 
  private:
   int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(random_() % static_cast<uint64_t>(high - low + 1)); }
@@ -84,7 +90,7 @@ class Workload {
       config.switch_time_fixed = between(1, 60) * kSec;
     }
     config.switch_time_multiplier = between(1, 10);
-    config.prefetch = chance(60);
+    config.prefetch = chance(60) && !traits_.compared;  // with it no step ends early
     return config;
   }
 
@@ -129,7 +135,9 @@ class Workload {
     if (traits_.failures && chance(30)) player.drains_to_fail = static_cast<int>(between(1, 12));
     if (traits_.failures && chance(30)) player.evictions_to_fail = static_cast<int>(between(1, 4));
     if (traits_.failures && chance(5)) player.hangs = true;
-    player.measured = traits_.measured && chance(80);
+    player.measured = traits_.measured && (chance(80) || traits_.all_measured);
+    for (int i = 0; traits_.compared && i < 100; ++i)
+      world_.at(world_.now() + between(0, 300'000) * kMs, [this, id = player.id] { world_.fidget(id); });
     if (traits_.deaths && chance(30)) {
       world_.at(world_.now() + between(0, 400'000) * kMs, [this, id = player.id] { world_.kill(id, chance(50)); });
     }
@@ -137,6 +145,7 @@ class Workload {
 
   std::mt19937_64 random_;
   Traits traits_;
+  int64_t clients_most_ = 8;
   Bytes gpu_bytes_ = 16 * kGiB;
   World world_;
 };
@@ -177,6 +186,30 @@ TEST(PolicyProperties, HoldWhenTheSchedulerRestarts) { hold(6'000'000, {.deaths 
 
 TEST(PolicyProperties, HoldWhereSharingIsMeasuredWhateverClientsSay) {
   hold(7'000'000, {.deaths = true, .restarts = true, .measured = true}, true);
+}
+
+// A step that ends early (step.cc, MemoryNews) leaves nothing out, and is looked at in time what a whole one would have looked at.
+TEST(PolicyProperties, StepsThatEndEarlyDecideAsWholeOnes) {
+  const std::vector<Traits> all{
+      {.deaths = true, .restarts = true, .measured = true, .all_measured = true, .compared = true},
+      {.host_short = true, .failures = true, .deaths = true, .foreign = true, .measured = true, .all_measured = true, .compared = true},
+      {.unswappable = true, .deaths = true, .measured = true, .compared = true},
+      {.deaths = true, .compared = true}};
+  for (const Traits& traits : all) {
+    uint64_t early = 0, steps = 0;
+    const int64_t only = from_environment("NVSHARE_TEST_SEED", -1), first = only >= 0 ? only : 8'000'000;
+    const int64_t runs = only >= 0 ? 1 : repeats(8, 1) * from_environment("NVSHARE_TEST_SCALE", 1);
+    for (int64_t seed = first; seed < first + runs; ++seed) {
+      Workload workload(static_cast<uint64_t>(seed), traits);
+      workload.run(400 * kSec);
+      ASSERT_FALSE(workload.world().broken()) << "NVSHARE_TEST_SEED=" << seed << "\n" << workload.world().describe();
+      early += workload.world().early_ends();
+      steps += workload.world().steps();
+    }
+    if (only < 0) {
+      EXPECT_GT(early, repeats(20u, 0)) << "of " << steps << " steps";
+    }
+  }
 }
 
 TEST(PolicyProperties, TheSameSeedGivesTheSameDecisions) {

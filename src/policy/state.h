@@ -91,6 +91,7 @@ struct Switches {
   Duration passing = 0;  // sum of the turns of waking clients that went before others
   Duration noted = 0;    // the length of turns that the log has last
   Instant noted_at = 0;
+  std::optional<Instant> note_due;  // of another length, as the last step planned: it is for the log from then on
 };
 
 // What clients were told of their ceilings, so that nobody is looked at again whose ceiling is as it was. With more than kCeilingsAtOnce
@@ -224,8 +225,11 @@ struct ShareTurn {
   };
   std::optional<Moment> moment;  // in which bursts are put apart while several programs want the GPU
   Instant next_moment = 0;
+  Instant trials_rest_until = 0;  // while clients do what they do: nothing of ShareTrial is to be settled before then
   bool bursts_apart() const { return moment && moment->apart; }
-  bool watches = false;  // turns were chosen, so that it is to be seen who leaves gaps
+  bool holds() const { return group || bursts_apart(); }  // some of those that wait, or may
+  bool held = false;                                      // some: since all that wait were looked at without that
+  bool watches = false;                                   // turns were chosen, so that it is to be seen who leaves gaps
   bool watches_gaps() const { return group || bursts_apart() || watches; }
 };
 
@@ -385,6 +389,12 @@ struct HostRoom {
   }
 };
 
+// Steps that end where they would change nothing (step.cc MemoryNews).
+struct EarlyEnds {
+  bool allowed = true;  // false: in tests, to compare
+  uint64_t count = 0;
+};
+
 class State {
  public:
   Config config;
@@ -405,7 +415,8 @@ class State {
   std::set<TenantId> suspended;                         // that get no turns
   std::optional<HostRoom> host;                         // nullopt: nobody said, so it is not a bound
   Gpus settled;                                         // in the last step
-  uint64_t searches = 0;                                // of gpus_around() and rivals_of()
+  EarlyEnds early_ends;
+  uint64_t searches = 0;  // of gpus_around() and rivals_of()
   uint64_t next_arrival = 1;
   uint64_t next_count = 1;  // of contention
   GrantId next_grant = 1;

@@ -242,6 +242,7 @@ bool has_limits(const Gpu& gpu) { return gpu.quota.limited || gpu.quota.mode != 
 
 void settle_clients(Context& context, Gpu& gpu) {
   gpu.wake.at.reset();
+  gpu.switches.note_due.reset();
   gpu.host.asked = false;
   if (!gpu.departed.empty()) forget_departed(context, gpu);
   if (!gpu.unsettled.empty() || !gpu.queue.late.empty()) watch_answers(context, gpu);
@@ -401,7 +402,9 @@ class MemoryNews {
  public:
   MemoryNews(State& state, const Event& event) {
     const auto* const news = std::get_if<MemoryChanged>(&event);
-    if (news == nullptr || !state.on_several.empty() || any_in_gangs(state) || state.config.explains || state.config.prefetch) return;
+    if (news == nullptr || !state.early_ends.allowed || !state.on_several.empty() || any_in_gangs(state) || state.config.explains ||
+        state.config.prefetch)
+      return;
     Client* const client = state.find(news->client);
     if (client == nullptr || client->holds_lock() || !client->indexed.home->unsettled.empty()) return;
     if (has_limits(*client->indexed.home) || !state.core_limits.empty()) return;
@@ -424,14 +427,13 @@ class MemoryNews {
   // Time alone changes nothing yet, nor does anything that came to pass elsewhere.
   static bool is_at_rest(const Context& context, const Gpu& gpu) {
     const Queue& queue = gpu.queue;
-    const bool due = gpu.wake.at && *gpu.wake.at <= context.now;
-    const bool notes_due = !queue.unnoted.empty() && queue.unnoted.begin()->first <= context.now;
+    const auto is_due = [&](std::optional<Instant> at) { return at && *at <= context.now; };
+    const bool notes_due = (!queue.unnoted.empty() && queue.unnoted.begin()->first <= context.now) || is_due(gpu.switches.note_due);
     const bool promotes = !queue.low.empty() && context.now - queue.low.begin()->first >= queue.terms.promote_after;
-    const bool shares = gpu.share_turn.members > 0 || gpu.share_trial.measured > 0;
     const bool host_may_differ = gpu.host.decided && context.state.host && context.state.gpus.size() > 1;  // by what others move
-    return !due && !notes_due && !promotes && !shares && !host_may_differ && gpu.departed.empty() && gpu.prefetch.client == 0 &&
-           context.state.suspended.empty() && (!gpu.holders.empty() || gpu.waiting.empty()) && fits_as_it_is(context.config(), gpu) &&
-           fits_when_released(context.config(), gpu);
+    return !is_due(gpu.wake.at) && !notes_due && !promotes && !host_may_differ && sharing_rests(gpu, context.now) && gpu.departed.empty() &&
+           gpu.prefetch.client == 0 && context.state.suspended.empty() && (!gpu.holders.empty() || gpu.waiting.empty()) &&
+           fits_as_it_is(context.config(), gpu) && fits_when_released(context.config(), gpu);
   }
 
   bool waits_on(const Context& context, const Gpu& gpu) const {
@@ -456,6 +458,7 @@ Actions step(State& state, const Event& event, Instant now) {
   settle_with(state, apply(context, event), std::move(before));
   if (news.changes_nothing(context)) {
     Gpu& gpu = *state.settled.front();
+    ++state.early_ends.count;
     report_ceilings(context, gpu);
     note_wake(state, gpu);
     return actions;

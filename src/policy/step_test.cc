@@ -1,6 +1,7 @@
 // Single steps: what one event does, looked at directly.
 #include <limits>
 
+#include "policy/state.h"
 #include "policy/testing/test_step.h"
 
 namespace nvshare::policy {
@@ -73,6 +74,66 @@ TEST_F(NewsOfWaiters, WhoseTurnItIsNextMayWaitForLessNow) {
 TEST_F(NewsOfWaiters, WhatIsDueByThenIsDone) {
   now = *deadline;
   EXPECT_TRUE(find<SendDrop>(needs(3, 11 * kGiB), 1));
+}
+
+// The same where all clients share as measured.
+struct NewsOfMeasured : Step {
+  void join_measured(ClientId client, Bytes allocated) {
+    join(client, allocated);
+    feed(ClientShares{client, 0, true});
+    feed(LockRequested{client});
+    if (grants.contains(client)) load(client, allocated);
+  }
+  // Says something of its memory each 10 ms for two seconds, with ticks between. Returns how many of 200 steps ended early.
+  uint64_t tell(ClientId client, Bytes bytes) {
+    const uint64_t before = state->early_ends.count;
+    for (int i = 0; i < 200; ++i) {
+      now += 10'000'000;
+      if (const auto deadline = next_deadline(*state); deadline && *deadline <= now) feed(Tick{});
+      feed(MemoryChanged{client, {bytes + i % 2, 0, 0}, 0, 0, 0, 0});
+    }
+    return state->early_ends.count - before;
+  }
+};
+
+TEST_F(NewsOfMeasured, EndsEarlyWhereThereAreTooManyToMeasure) {
+  for (ClientId id = 1; id <= 20; ++id) join_measured(id, 9 * kGiB);
+  now += kSec;
+  EXPECT_GT(tell(20, 9 * kGiB), 180) << "all but those at which something is due";
+}
+
+TEST_F(NewsOfMeasured, EndsEarlyButForMomentsInWhichBurstsArePutApart) {
+  for (const ClientId id : {1, 2, 3}) join_measured(id, 12 * kGiB);
+  now += kSec;
+  const uint64_t early = tell(3, 12 * kGiB);
+  EXPECT_GT(early, 100);
+  EXPECT_LT(early, 200);
+}
+
+TEST_F(NewsOfMeasured, EndsNoStepOfATrial) {
+  for (const ClientId id : {1, 2}) join_measured(id, kGiB);
+  join(3, 12 * kGiB);
+  feed(ClientShares{3, 0, true});
+  while (state->gpus.at(0).share_trial.phase == ShareTrial::Phase::kNone) {
+    ASSERT_LT(now, 110 * kSec);
+    now += kSec / 100;
+    feed(Tick{});
+  }
+  const uint64_t before = state->early_ends.count;
+  feed(MemoryChanged{3, {11 * kGiB, 0, 0}, 0, 0, 0, 0});
+  EXPECT_EQ(state->early_ends.count, before);
+}
+
+// Who no longer counts as one that uses the GPU is out of what is measured two seconds after its turn.
+TEST_F(NewsOfMeasured, EndsNoStepInWhichWhoUsesTheGpuIsAnother) {
+  for (const ClientId id : {1, 2}) join_measured(id, kGiB);
+  join(3, 12 * kGiB);
+  feed(ClientShares{3, 0, true});
+  feed(LockReleased{2, grants[2], {kGiB, kGiB, 0}, true});
+  ASSERT_EQ(state->gpus.at(0).share_trial.seen->size(), 2);
+  now += 2 * kSec;
+  feed(MemoryChanged{3, {11 * kGiB, 0, 0}, 0, 0, 0, 0});
+  EXPECT_EQ(state->gpus.at(0).share_trial.seen->size(), 1);
 }
 
 TEST_F(Step, ReservePercentReplacesTheComputedReserve) {

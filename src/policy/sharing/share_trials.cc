@@ -4,6 +4,7 @@
 // A client's counts weigh by its own rate alone, so that one which lies decides no more than two that go from nothing to all they can: by
 // what it says of itself, and by what servers then seem to take of it.
 #include <cmath>
+#include <limits>
 
 #include "policy/gangs/gangs.h"
 #include "policy/sharing/sharing.h"
@@ -23,15 +24,16 @@ constexpr Duration kAfterFailure = 10 * kSecond;    // answers that did not come
 constexpr int kSpareMost = 3;                       // trials at once when clients come and go
 constexpr Duration kSpareEvery = 10 * kSecond;      // and one more
 constexpr Duration kLookEvery = 800 * kMillisecond;
-constexpr Duration kLook = 40 * kMillisecond;        // lasts so long
-constexpr Duration kStill = 5 * kSecond;             // who submitted nothing in any look of that time no longer works, or submits seldom
-constexpr int64_t kOdd = 8;                          // times as much or as little as in the last trial, in
-constexpr int kOddLooks = 2;                         // in a row: other work, so that all is measured anew
-constexpr int64_t kOddLeast = 8;                     // submissions
-constexpr int kLooksToWork = 4;                      // in a row, and one that worked seldom does so all the time
-constexpr int kLooksToWorkMost = 32;                 // each time that one does asks for twice as many: a busy server's requests often meet
-constexpr size_t kClientsMost = 16;                  // with more of them a spell is too short for turns
-constexpr uint64_t kWorkMost = 1 << 22;              // in a spell: ten million submissions a second
+constexpr Duration kLook = 40 * kMillisecond;  // lasts so long
+constexpr Duration kStill = 5 * kSecond;       // who submitted nothing in any look of that time no longer works, or submits seldom
+constexpr int64_t kOdd = 8;                    // times as much or as little as in the last trial, in
+constexpr int kOddLooks = 2;                   // in a row: other work, so that all is measured anew
+constexpr int64_t kOddLeast = 8;               // submissions
+constexpr int kLooksToWork = 4;                // in a row, and one that worked seldom does so all the time
+constexpr int kLooksToWorkMost = 32;           // each time that one does asks for twice as many: a busy server's requests often meet
+constexpr size_t kClientsMost = 16;            // with more of them a spell is too short for turns
+constexpr uint64_t kWorkMost = 1 << 22;        // in a spell: ten million submissions a second
+constexpr Instant kForever = std::numeric_limits<Instant>::max();
 constexpr int64_t kBetter = kGainParts * 103 / 100;  // of the work done together: a win of turns
 constexpr int64_t kPlain = kGainParts * 8 / 100;     // more or less needs no second trial, the first time
 constexpr int64_t kKept = kGainParts * 102 / 100;    // less is a win over turns: where both do the same, nobody has to wait
@@ -47,10 +49,16 @@ bool stands_apart(const Context& context, const Client& client) {
 
 // The clients that use the GPU now or did lately and can be measured, by id; nullopt: there are too many, or some that cannot beside some
 // that were told how they share, with whom those take turns.
-std::optional<std::vector<ClientId>> mix_on(const Context& context, Gpu& gpu) {
+struct Mix {
+  std::optional<std::vector<ClientId>> clients;
+  Instant until = kForever;  // then one that used the GPU lately no longer counts
+};
+
+Mix mix_on(const Context& context, Gpu& gpu) {
+  Mix found;
   std::vector<ClientId> mix;
   size_t in_use = gpu.holders.size() + gpu.waiting.size();
-  if (in_use > kClientsMost) return std::nullopt;
+  if (in_use > kClientsMost) return found;
   bool all = true;
   const auto count = [&](const Client& client) {
     if (stands_apart(context, client)) {
@@ -63,12 +71,14 @@ std::optional<std::vector<ClientId>> mix_on(const Context& context, Gpu& gpu) {
   for (const auto& [grant, client] : gpu.holders) count(*client);
   for (const auto& [id, client] : gpu.waiting) count(*client);
   for (auto at = gpu.lately.rbegin(); at != gpu.lately.rend() && context.now - at->first < kLately; ++at) {
-    if (++in_use > kClientsMost) return std::nullopt;
+    found.until = at->first + kLately;
+    if (++in_use > kClientsMost) return found;
     count(gpu.clients.at(at->second));
   }
-  if (!all) return std::nullopt;
+  if (!all) return found;
   std::sort(mix.begin(), mix.end());
-  return mix;
+  found.clients = std::move(mix);
+  return found;
 }
 
 bool of_several(const Gpu& gpu, const std::vector<ClientId>& mix) {
@@ -494,30 +504,49 @@ void take_progress(const Context& context, Gpu& gpu, Client& client, const Clien
 
 void settle_share_trials(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
+  gpu.share_turn.trials_rest_until = 0;
   if (trial.measured == 0) return run_together(context, gpu);
   const bool tries = trial.phase != ShareTrial::Phase::kNone;
-  const std::optional<std::vector<ClientId>> mix = mix_on(context, gpu);
+  const Mix found = mix_on(context, gpu);
+  const std::optional<std::vector<ClientId>>& mix = found.clients;
+  const auto rest = [&](Instant until) { gpu.share_turn.trials_rest_until = std::min(until, found.until); };
   see_mix(trial, mix, context.now);
   const bool possible = mix && gpu.quota.mode == GpuMode::kUnlimited;
-  if (!possible) return run_together(context, gpu);
+  if (!possible) {
+    run_together(context, gpu);
+    return rest(kForever);
+  }
   if (tries && *mix == trial.mix) return go_on(context, gpu);
   if (tries && !trial.looks()) return give_up(context, gpu);
   if (tries) leave_look(context, gpu);
-  if (mix->size() < 2 || !of_several(gpu, *mix)) return;
+  if (mix->size() < 2 || !of_several(gpu, *mix)) return rest(kForever);
   earn_spare(trial, context.now);
   if (has_lost_idle_ones(trial, *mix) || is_as_measured(trial, *mix)) trial.mix = *mix;
   const Instant due = due_at(trial, *mix);
   if (context.now < due) {
     context.wake(gpu, due);
     // Under MPS groups take turns together as well, and who idles gives the GPU up.
-    if (*mix != trial.mix || trial.failed || (trial.chosen == SharingWay::kTogether && gpu.share_turn.group)) return;
+    if (trial.chosen == SharingWay::kTogether && gpu.share_turn.group) return;
+    if (*mix != trial.mix || trial.failed) return rest(due);
     const Instant look = trial.looked_at + kLookEvery;
-    return context.now < look ? context.wake(gpu, look) : begin_look(context, gpu);
+    if (context.now >= look) return begin_look(context, gpu);
+    context.wake(gpu, look);
+    return rest(std::min(due, look));
   }
   std::vector<ClientId> comers;
   for (const auto& [id, client] : gpu.waiting) comers.push_back(id);
-  if (!room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits()) return;
+  if (!room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits()) return rest(kForever);
   begin(context, gpu, *mix);
+}
+
+// Where all are measured, run together, and none is asked to give the GPU up: then there are no turns to settle either, and moments for
+// bursts have wakes.
+bool sharing_rests(const Gpu& gpu, Instant now) {
+  const ShareTurn& turn = gpu.share_turn;
+  if (turn.members == 0) return true;
+  const ShareTrial& trial = gpu.share_trial;
+  return all_are_measured(gpu) && now < turn.trials_rest_until && trial.phase == ShareTrial::Phase::kNone &&
+         trial.way == SharingWay::kTogether && !turn.group && !turn.moment;
 }
 
 }  // namespace nvshare::policy

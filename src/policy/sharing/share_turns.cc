@@ -124,17 +124,23 @@ void begin_moment(const Context& context, ShareTurn& turn, Duration lasts, bool 
 // Whether several groups want the GPU, of which a client leaves gaps, or may: then a moment may begin. In it all give the GPU up in each
 // pause, which costs those that work all the time: where nothing but measurement says how they share, they are no reason for it.
 bool bursts_meet(Context& context, Gpu& gpu) {
-  std::set<uint64_t> groups;
   const bool learns = gpu.share_turn.moment && gpu.share_turn.moment->learns;
-  bool gaps = learns;
-  const auto add = [&](const Client& client) {
+  bool gaps = learns, several = false;
+  std::optional<uint64_t> first;
+  const auto suffices = [&](const auto& entry) {
+    const Client& client = *entry.second;
     const bool leaves = leaves_gaps(context, gpu, client);
     gaps |= leaves;
-    if (leaves || learns || client.share.group != 0) groups.insert(burst_group_of(gpu, client));
+    if (leaves || learns || client.share.group != 0) {
+      const uint64_t group = burst_group_of(gpu, client);
+      several |= group != first.value_or(group);
+      first = group;
+    }
+    return gaps && several;
   };
-  for (const auto& [grant, client] : gpu.holders) add(*client);
-  for (const auto& [id, client] : gpu.waiting) add(*client);
-  if (!gaps || groups.size() < 2) return false;
+  const bool meet =
+      std::any_of(gpu.holders.begin(), gpu.holders.end(), suffices) || std::any_of(gpu.waiting.begin(), gpu.waiting.end(), suffices);
+  if (!meet) return false;
   ShareTurn& turn = gpu.share_turn;
   if (context.now >= turn.next_moment) {
     // Only on time: else the request of one that seldom works would begin it, each time, and wait.
@@ -283,6 +289,8 @@ void see_who_holds_on(Context& context, Gpu& gpu) {
 
 }  // namespace
 
+bool all_are_measured(const Gpu& gpu) { return gpu.share_turn.told == 0 && gpu.share_trial.measured == std::ssize(gpu.clients); }
+
 bool takes_turns(const Context& context, const Gpu& gpu, const Client& client) {
   const bool beside =
       in_measured_turns(gpu, client) ? client.share.gappy : runs_apart(gpu, client) || client.share.beside_until > context.now;
@@ -395,6 +403,7 @@ void settle_share_turns(Context& context, Gpu& gpu) {
   turn.watches = gpu.share_trial.measured > 0 && gpu.share_trial.way == SharingWay::kTurns;
   if (turn.watches) see_who_holds_on(context, gpu);
   settle_bursts(context, gpu);
+  if (all_are_measured(gpu) && gpu.share_trial.way == SharingWay::kTogether) return turn.group.reset();  // they are one group
   std::vector<ClientId> comers;
   Groups groups = groups_on(context, gpu, &comers);
   if (groups.size() < 2 || !room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits())

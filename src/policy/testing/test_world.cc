@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "policy/overloaded.h"
+#include "policy/state.h"
 
 namespace nvshare::policy::testing {
 namespace {
@@ -28,7 +29,8 @@ std::string text_of(const Action& action) {
                  },
                  [&](const SendContention& a) {
                    out << "contention " << a.client << " " << a.waiters << "/" << a.memory_waiters << " cost " << a.swap_cost / kMs << " ms"
-                       << (a.limited ? " limited" : "") << (a.gang_runs ? " gang runs" : "");
+                       << (a.limited ? " limited" : "") << (a.gang_runs ? " gang runs" : "") << " idle " << a.idle_release << " pause "
+                       << a.pause;
                  },
                  [&](const SendAskProgress& a) { out << "progress " << a.client << " " << a.question << " " << a.counts; },
                  [&](const SendCeiling& a) { out << "ceiling " << a.client << " " << a.ceiling; },
@@ -59,6 +61,17 @@ void World::set_host(Bytes total) {
 void World::set_foreign(GpuId gpu, Bytes bytes) {
   foreign_[gpu] = bytes;
   feed(ForeignMemory{gpu, bytes});
+}
+
+void World::fidget(ClientId id) {
+  Player& player = players_.at(id);
+  if (!player.alive || !player.joined || player.has_lock || player.growing) return;
+  const Bytes empty = player.memory.allocated - player.memory.resident - player.host;
+  if (player.fidgets > empty) return;  // by now it has data there
+  const Bytes more = player.fidgets > 0 ? -player.fidgets : 1LL << (20 + random_() % 3);
+  player.fidgets += more;
+  player.memory.allocated += more;
+  report_memory(player, 0);
 }
 
 void World::set_priority(TenantId tenant, int priority) {
@@ -144,7 +157,9 @@ void World::restart_policy() {
   }
   ++epoch_;
   restarting_ = true;  // until all are back, the policy cannot know what they have
+  early_ends_ += state_->early_ends.count;
   state_ = make_state(config_);
+  if (twin_) compare_with_whole_steps();
   ledger_ = Ledger(config_);
   waits_.clear();
   stands_still_.clear();
@@ -206,6 +221,7 @@ void World::feed(const Event& event) {
   ledger_.saw(event);
   const std::map<ClientId, ClientState> before = states();
   Actions actions = step(*state_, event, now_);
+  if (twin_) compare(event, actions);
   if (tamper_) tamper_(actions);
   for (const Action& action : actions) {
     history_.push_back(std::to_string((now_ - 1000 * kSec) / kMs) + " ms: " + text_of(action));
@@ -225,6 +241,25 @@ void World::feed(const Event& event) {
   check_gangs(before);
   check_waits();
   check_progress();
+}
+
+void World::compare_with_whole_steps() {
+  twin_ = make_state(config_);
+  twin_->early_ends.allowed = false;
+}
+
+uint64_t World::early_ends() const { return early_ends_ + state_->early_ends.count; }
+
+void World::compare(const Event& event, const Actions& actions) {
+  const auto texts = [](const Actions& all) {
+    std::string text;
+    for (const Action& action : all) text += text_of(action) + "; ";
+    return text;
+  };
+  const std::string whole = texts(step(*twin_, event, now_)), here = texts(actions);
+  if (here != whole) return fail("a step that may end early said \"" + here + "\", a whole one \"" + whole + "\"");
+  const std::optional<Instant> deadline = next_deadline(*state_), due = next_deadline(*twin_);
+  if (due && (!deadline || *deadline > *due)) fail("after steps that ended early something is looked at too late");
 }
 
 void World::deliver(const Action& action) {

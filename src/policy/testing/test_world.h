@@ -51,6 +51,7 @@ struct Player {
   bool regrant = false;  // keeps the lock over a restart of the policy; the next grant gives it a new name
   Memory memory;
   Bytes host = 0;  // swapped bytes with data in them
+  Bytes fidgets = 0;
   bool requested = false, has_lock = false, loaded = false, dropping = false, moving = false;
   GrantId grant = 0;
   Bytes prefetch_budget = 0;  // on its way, or in force
@@ -102,6 +103,11 @@ class World {
   void restart_policy();  // a new scheduler, to which everybody registers again; messages under way are lost
   void at(Instant when, std::function<void()> what);
   void run_until(Instant when);  // stops early when something broke
+  // From now on a second policy gets the same events, of which no step ends early: what both say has to be the same. Before the first GPU.
+  void compare_with_whole_steps();
+  uint64_t early_ends() const;  // so many steps ended early
+  // The program allocates a little without the lock, or frees what it has allocated so.
+  void fidget(ClientId id);
   // Changes the policy's actions before anybody sees them: to prove that the checks notice.
   void tamper_with(std::function<void(Actions&)> tamper) { tamper_ = std::move(tamper); }
 
@@ -123,6 +129,7 @@ class World {
 
  private:
   void feed(const Event& event);
+  void compare(const Event& event, const Actions& actions);
   static ClientJoined joined(const Player& player);
   void deliver(const Action& action);
   void send(Player& player, Event event);  // from the client to the policy, in order
@@ -158,6 +165,8 @@ class World {
   std::set<TenantId> suspended_;
   bool restarting_ = false;
   StatePointer state_;
+  StatePointer twin_;  // null: there is none
+  uint64_t early_ends_ = 0;
   Ledger ledger_;
   std::mt19937_64 random_;
   Instant now_ = 1000 * kSec;

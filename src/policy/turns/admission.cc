@@ -147,11 +147,12 @@ void set_reason(const Gpu& gpu, Client& client, Verdict verdict) {
 
 // A compute limit keeps it, or another's share of the time. A client that could not have the lock whoever's turn it is has no part in turns
 // of groups, so it keeps its reason: with another it would count in the next step, and end turns that are there because it does not.
-bool not_now(Context& context, const Gpu& gpu, Client& client) {
+bool not_now(Context& context, Gpu& gpu, Client& client) {
   const Verdict verdict = may_run(context.state, client);
   set_reason(gpu, client, verdict);
   if (verdict != Verdict::kRun) return true;
   if (cannot_have_it_soon(client.wait.reason) || has_share_turn(context, gpu, client)) return false;
+  gpu.share_turn.held = true;
   set_reason(client, WaitReason::kShare, false);
   return true;
 }
@@ -197,7 +198,10 @@ bool admit_client(Context& context, Gpu& gpu, std::optional<Head>& head, std::op
   if (look_at(look, context, gpu).pressed.crowded_by(client)) return waits_for(WaitReason::kCrowding, client.wait.for_memory);
   if (!head && need(client) > ceiling(context.config(), gpu, client)) return waits_for(WaitReason::kNeverFits, true);  // whoever leaves
   if (look_at(look, context, gpu).now.room_with(client).fits()) {
-    if (!has_share_turn(context, gpu, client)) return waits_for(WaitReason::kShare, false);  // from now on it has a part in them
+    if (!has_share_turn(context, gpu, client)) {  // from now on it has a part in them
+      gpu.share_turn.held = true;
+      return waits_for(WaitReason::kShare, false);
+    }
     if (head && !may_pass(context, gpu, *head, client)) return waits_for(WaitReason::kQueue, client.wait.for_memory);
     grant(context, gpu, client);
     look.reset();
@@ -226,8 +230,7 @@ bool gang_must_wait(Context& context, const Gang& gang) {
 
 // On one of them a limit, or turns of groups, may keep somebody waiting.
 bool any_has_to_wait(const State& state, const Gpus& gpus) {
-  return !state.limited.empty() ||
-         std::any_of(gpus.begin(), gpus.end(), [](const Gpu* gpu) { return gpu->share_turn.group || gpu->share_turn.bursts_apart(); });
+  return !state.limited.empty() || std::any_of(gpus.begin(), gpus.end(), [](const Gpu* gpu) { return gpu->share_turn.holds(); });
 }
 
 }  // namespace
@@ -351,7 +354,9 @@ static void add_waiting(Context& context, Gpu& gpu, Places& queue) {
   if (gpu.waiting.empty() || (limits_rest && gpu.queue.free.empty())) return;
   refresh_queue(context, gpu);
   const auto add = [&](Client* client) { queue.emplace_back(*client->indexed.queued.place, client); };
-  if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) {
+  const bool turns_hold = gpu.share_turn.held || gpu.share_turn.holds();
+  if (!gpu.quota.limited || turns_hold || gpu.queue.ending > 0) {
+    gpu.share_turn.held = gpu.share_turn.holds();
     for (const auto& [id, client] : gpu.waiting) add(client);
     return;
   }

@@ -37,9 +37,11 @@ void note_switch_time(Context& context, Gpu& gpu, const Switch& plan) {
   if (config.switch_time_mode != SwitchTimeMode::kAuto) return;
   const Duration length = switch_time(config, plan.cost);
   const Duration known = gpu.switches.noted;
-  if (known != 0 && (length == known || (std::abs(length - known) < known / 10 && length > config.switch_time_min) ||
-                     !is_note_due(gpu.switches.noted_at, context.now)))
+  if (known != 0 && (length == known || (std::abs(length - known) < known / 10 && length > config.switch_time_min))) return;
+  if (known != 0 && !is_note_due(gpu.switches.noted_at, context.now)) {
+    gpu.switches.note_due = gpu.switches.noted_at + kNotePause;
     return;
+  }
   gpu.switches.noted = length;
   gpu.switches.noted_at = context.now;
   const auto speed = [](Bytes bandwidth) { return bandwidth > 0 ? mib(bandwidth) + "/s measured" : mib(kBandwidthAssumed) + "/s assumed"; };
