@@ -63,6 +63,19 @@ TEST_F(TenantSuspensions, ItsClientsAreToldThatTheyWaitWithoutAScheduler) {
   EXPECT_EQ(held, (Told{{1, false}, {2, false}}));
 }
 
+// Of a tenant on several GPUs only those would go on whose memory is there, and keep their GPUs busy until the others come.
+TEST_F(TenantSuspensions, MembersOfAGangAreToldThatTheyWaitWithoutAScheduler) {
+  using Told = std::map<ClientId, bool>;
+  feed(GpuAppeared{1, 16 * kGiBs});
+  const auto join_tenant = [&](ClientId client, GpuId gpu) { feed(ClientJoined{client, gpu, 7, 0, {kGiBs, 0, 0}, true, false, true}); };
+  join_tenant(1, 0);
+  EXPECT_EQ(held, Told{}) << "on one GPU";
+  join_tenant(2, 1);
+  EXPECT_EQ(held, (Told{{1, true}, {2, true}}));
+  feed(ClientLeft{2, true, false});
+  EXPECT_EQ(held, (Told{{1, false}}));
+}
+
 TEST_F(TenantSuspensions, ItsTurnEndsItsMemoryGivesWayAndItGoesOnWhenResumed) {
   join(1, 12 * kGiBs, true);
   load(1, 12 * kGiBs);

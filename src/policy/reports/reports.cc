@@ -149,8 +149,9 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
     const bool gang_runs = gang != nullptr && counts.of(*gang).holders > (client.holds_lock() ? 1 : 0);
     const Duration pause = may_pause(context, gpu, client, there);
     const Duration release_after = idle_release(gpu, client, idle);
-    // A limit of any tenant's is a promise to the others, too.
-    const bool held = gpu.quota.limited || context.state.suspended.contains(client.tenant);
+    // A limit of any tenant's is a promise to the others, too. Members of a gang would go on without those whose memory is not there, and
+    // their work would wait for them.
+    const bool held = gpu.quota.limited || gang != nullptr || context.state.suspended.contains(client.tenant);
     const Sent::Rules rules{limited, release_after, gang_runs, pause, held};
     const bool rules_change = rules != client.sent.rules;
     if (!client.holds_lock() && !rules_change) continue;
