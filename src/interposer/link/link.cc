@@ -86,7 +86,7 @@ bool Link::find_scheduler(const char* waits_because) {
 }
 
 bool Link::connect_once() {
-  broke_off_ = nobody_listens_ = false;
+  broke_off_ = nobody_listens_ = refused_ = false;
   FileDescriptor fd = connect_to_scheduler();
   if (!fd) {
     nobody_listens_ = errno == ENOENT || errno == ECONNREFUSED;
@@ -178,6 +178,7 @@ bool Link::handshake(int fd, const protocol::Register& hello, protocol::Register
     }
   } else if (type && *type == MessageType::kRefused) {
     auto refused = protocol::decode<protocol::Refused>(bytes);
+    refused_ = true;
     const char* reason = refused ? refused->reason : "(no reason given)";
     // It is asked again as long as the program runs: an upgrade under way may end in a scheduler that takes it.
     if (strcmp(reason, refusal_told_) != 0)
@@ -211,7 +212,7 @@ void Link::reconnect() {
   turns.take(turn::Registering{true});
   turns.hold_to_resident();
   const bool connected = connect_once();
-  if (!connected) turns.take(turn::Registering{false, broke_off_, nobody_listens_});
+  if (!connected) turns.take(turn::Registering{false, broke_off_, nobody_listens_, refused_});
   if (connected) {
     log(LogLevel::kInfo, "the scheduler is back");
     send_arena_held();

@@ -110,6 +110,7 @@ class Link {
   char refusal_told_[256] = {};            // in the log; before the socket's thread starts, then its alone
   const char* barred_by_ = refusal_told_;  // before it is shared
   bool nobody_listens_ = false;            // the last registration found no scheduler
+  bool refused_ = false;                   // the last registration: a scheduler does not take this program
   bool broke_off_ = false;                 // the last registration: a scheduler listened, and ended it without an answer; as refusal_told_
   // The socket's thread's:
   bool counts_progress_ = false;  // for the scheduler, who asked

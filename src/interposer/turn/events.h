@@ -39,7 +39,8 @@ struct Wished {  // a thread found the gate closed
 struct Registering {  // what this process has is about to be told to the next scheduler; or it was in vain
   bool begins;
   bool broke_off = false;       // in vain, though a scheduler listened: it ended the connection, or ended itself
-  bool nobody_listens = false;  // in vain: there is no scheduler. With neither, there is one that refuses, or does not answer
+  bool nobody_listens = false;  // in vain: there is no scheduler
+  bool refused = false;         // in vain: there is one that does not take it. With none of these, one that does not answer
 };
 struct Connected {  // registered
   uint64_t epoch;

@@ -94,6 +94,7 @@ struct Handler {
     turn.registering = event.begins;
     if (!event.begins) turn.sought_at = at.now;
     turn.nobody_listens = event.nobody_listens;
+    if (event.refused) turn.held = true;  // that scheduler's word stands when it is gone, too
     // A scheduler is there, and may have taken in what it was told: patience begins anew. One that breaks off each time is none.
     if (!event.broke_off || ++turn.broken_off > kBrokenOffMost) return;
     turn.disconnected_at = at.now;

@@ -212,7 +212,8 @@ class World {
   void seek_in_vain() {
     take(Registering{true});
     const bool broke_off = chance(20);
-    take(Registering{false, broke_off, !broke_off && chance(80)});
+    const bool nobody_listens = !broke_off && chance(80);
+    take(Registering{false, broke_off, nobody_listens, !broke_off && !nobody_listens && chance(50)});
     if (load_ || prefetch_ || !drains_.empty() || leaving_ || !may_go_on_alone(turn_, now_)) return;
     if (!take(GoesOnAlone{50}).agreed || budget_ != 50) fail("it may go on alone, and does not");
   }

@@ -297,6 +297,14 @@ TEST(TurnAlone, WaitsIf) {
     turn.take(Registering{true});
     turn.take(Registering{false});
   });
+  waits("the last one refused it, and is gone, too", [](TestTurn& turn) {
+    lose_scheduler(turn);
+    turn.take(Registering{true});
+    turn.take(Registering{.begins = false, .refused = true});
+    turn.now += 20 * kMs;
+    turn.take(Registering{true});
+    turn.take(Registering{.begins = false, .nobody_listens = true});
+  });
   waits("one breaks off", [](TestTurn& turn) {
     lose_scheduler(turn);
     for (int i = 0; i < 10; ++i) {
