@@ -112,6 +112,44 @@ TEST_P(NobodyWaits, ForASliceThatNobodyGives) {
 INSTANTIATE_TEST_SUITE_P(Restarts, NobodyWaits, testing::Bool(),
                          [](const auto& param) { return param.param ? "WhereItIsKilled" : "WhereItEnds"; });
 
+// Programs that do not fit together: small ones, all of whose memory is on the GPU, wait beside large ones, one of which runs or moves.
+// Those that may go on while nobody is there do, again and again, and the next scheduler takes them as they are.
+TEST(Restarts, SmallProgramsGoOnBesideALargeOneThatDoesNotFitWithAll) {
+  StageOptions options;
+  options.link_mbps = 2000;
+  options.scheduler["NVSHARE_SHARING"] = "turns";
+  options.scheduler["NVSHARE_RESTART_GRACE"] = "0.5";
+  Stage stage(options);
+  stage.start_scheduler();
+  std::vector<Child*> small;
+  for (int i = 0; i < 3; ++i) {
+    small.push_back(&stage.start("small-" + std::to_string(i), {"mix", "--seed", std::to_string(i), "--hold", "16M", "--largest", "8M"}));
+  }
+  for (int i = 0; i < 2; ++i) {
+    stage.start("large-" + std::to_string(i), {"mix", "--seed", std::to_string(10 + i), "--hold", "110M", "--largest", "60M"});
+  }
+  auto random = generator(7);
+  for (int i = 0; i < scaled(16, 4); ++i) {
+    usleep(static_cast<useconds_t>(between(random, 50'000, 700'000)));
+    stage.kill_scheduler();
+    usleep(static_cast<useconds_t>(i % 3 == 0 ? between(random, 0, 20'000) : between(random, 20'000, 600'000)));
+    ASSERT_FALSE(stage.anybody_ended());
+    stage.start_scheduler();
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  size_t went_on = 0;
+  for (const Child* child : small) went_on += child->logged("goes on without a scheduler");
+  EXPECT_GT(went_on, 0U);
+  EXPECT_TRUE(stage.wait_until([&] {
+    const auto report = stage.status();
+    return report && report->clients.size() == 5 &&
+           std::all_of(report->clients.begin(), report->clients.end(), [](const auto& client) { return client.turns > 0; });
+  })) << stage.raw_status();
+  stage.tell_to_stop();
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
 // Programs that started under a scheduler go on without one for good.
 TEST(Restarts, SchedulerGoesForGood) {
   Stage stage;
