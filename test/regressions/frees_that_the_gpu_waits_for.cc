@@ -15,5 +15,16 @@ TEST(Regressions, AFreeInStreamOrderDoesNotWaitForTheGpu) {
   stage.expect_gpu_unharmed();
 }
 
+// The same of an allocation that found no room: it waited for all frees that were pending, however long. The last refusal may take its
+// time.
+TEST(Regressions, AnAllocationDoesNotWaitForTheGpuForEver) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("allocates", {"allocate-while-the-gpu-waits", "--hold", "60M"});
+  stage.expect_success(child);
+  EXPECT_TRUE(child.logged("refused")) << "nothing was tested: " << child.log();
+  stage.expect_gpu_unharmed();
+}
+
 }  // namespace
 }  // namespace nvshare::e2e

@@ -31,8 +31,8 @@ protocol::MemoryReport DeviceMemory::report() {
   return report;
 }
 
-void DeviceMemory::give_back_caches() {
-  stream_frees.collect(true);
+void DeviceMemory::give_back_caches(int64_t patience_ns) {
+  stream_frees.collect_within(patience_ns);
   freed.trim();
   driver.trim();
 }

@@ -27,9 +27,11 @@ struct DeviceMemory {
 
   // As the scheduler is told.
   protocol::MemoryReport report();
-  // What is freed and only kept for reuse, what waits for the GPU to pass a stream-ordered free, and what the driver keeps. May wait for
-  // the GPU.
-  void give_back_caches();
+  // What is freed and only kept for reuse, what waits for the GPU to pass a stream-ordered free, for which it waits so long at most, and
+  // what the driver keeps. The GPU may wait for the calling thread meanwhile, so no patience is endless.
+  static constexpr int64_t kShortWork_ns = 200'000'000;
+  static constexpr int64_t kLongWork_ns = 10'000'000'000;  // before the program is refused what it would have then
+  void give_back_caches(int64_t patience_ns = kShortWork_ns);
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
   Device& device;

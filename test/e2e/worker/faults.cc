@@ -105,6 +105,26 @@ void run_free_while_the_gpu_waits(const Options& options) {
   release_primary();
 }
 
+// Frees on a stream that stands still until this thread has allocated again, or was refused that.
+void run_allocate_while_the_gpu_waits(const Options& options) {
+  const size_t bytes = options.number("hold", 60u << 20);
+  retain_primary();
+  Desk desk;
+  auto ballast = filled(desk.place, 2 * bytes, 1);
+  CUdeviceptr freed = 0, more = 0;
+  std::atomic<bool> go{false};
+  check(cuda().cuMemAllocAsync(&freed, bytes, desk.place.stream), "cuMemAllocAsync");
+  stand_still_on(desk.place.stream, &go);
+  check(cuda().cuMemFreeAsync(freed, desk.place.stream), "cuMemFreeAsync");
+  const CUresult early = cuda().cuMemAlloc_v2(&more, bytes);
+  say(early == CUDA_SUCCESS ? "allocated beside it" : "refused");
+  go.store(true);
+  if (early != CUDA_ERROR_OUT_OF_MEMORY) check(early, "cuMemAlloc");
+  if (early != CUDA_SUCCESS) check(cuda().cuMemAlloc_v2(&more, bytes), "cuMemAlloc");
+  ballast->verify_bytes();
+  release_primary();
+}
+
 // The first context fails for good; what the second one holds stays right, turn by turn.
 void run_failing_context(const Options& options) {
   retain_primary();

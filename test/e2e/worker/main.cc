@@ -44,6 +44,7 @@ constexpr Mode kModes[] = {
     {"failing-context", run_failing_context},
     {"range-attributes", run_range_attributes},
     {"arrays-that-stay", run_arrays_that_stay},
+    {"allocate-while-the-gpu-waits", run_allocate_while_the_gpu_waits},
     {"another-context", run_another_context},
     {"leave", run_leave},
     {"churn", run_churn},

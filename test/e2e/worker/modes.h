@@ -30,6 +30,7 @@ void run_free_while_the_gpu_waits(const Options& options);
 void run_failing_context(const Options& options);
 void run_range_attributes(const Options& options);
 void run_arrays_that_stay(const Options& options);
+void run_allocate_while_the_gpu_waits(const Options& options);
 void run_another_context(const Options& options);
 void run_leave(const Options& options);
 void run_hold(const Options& options);

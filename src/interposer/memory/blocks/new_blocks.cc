@@ -1,5 +1,7 @@
 #include "interposer/memory/blocks/new_blocks.h"
 
+#include <utility>
+
 #include "base/amount.h"
 #include "interposer/gate/gate.h"
 #include "interposer/link/turns.h"
@@ -136,10 +138,17 @@ bool NewBlocks::ceiling_rose_again(size_t bytes, CeilingWait* wait) const {
   return was_above;
 }
 
+// Before a refusal: what was freed in stream order may be all that is missing, behind long work.
+bool NewBlocks::frees_pass() {
+  const size_t before = use_.resident() + use_.allocated();
+  device_.memory().give_back_caches(DeviceMemory::kLongWork_ns);
+  return use_.resident() + use_.allocated() < before;
+}
+
 CUresult NewBlocks::allocate(const BlockOrder& order, Block** out) {
   const size_t bytes = order.bytes;
   CeilingWait ceiling_wait;
-  for (bool trimmed = false;;) {
+  for (bool trimmed = false, waited = false;;) {
     const bool needs_lock = residency_.all_stays();
     if (!enter_gate(needs_lock)) continue;
     Attempt made;
@@ -157,26 +166,22 @@ CUresult NewBlocks::allocate(const BlockOrder& order, Block** out) {
       device_.memory().give_back_caches();
       if (use_.resident() + use_.allocated() < before) continue;
     }
-    if (made.result == cuda::CUDA_ERROR_OUT_OF_MEMORY) return refuse(bytes, "the driver has no memory");
     const bool waits = !made.now && !needs_lock;
-    if (waits && !device_.limit().may_rise_to(use_.allocated() + bytes, &ceiling_wait)) return refuse(bytes, "it can never fit");
-    if (device_.process().ending()) return cuda::CUDA_ERROR_DEINITIALIZED;
-    if (waits) {  // for the ceiling
+    const char* refusal = nullptr;
+    if (made.result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
+      refusal = "the driver has no memory";
+    } else if (waits && !device_.limit().may_rise_to(use_.allocated() + bytes, &ceiling_wait)) {
+      refusal = "it can never fit";
+    } else if (device_.process().ending()) {
+      return cuda::CUDA_ERROR_DEINITIALIZED;
+    } else if (waits) {  // for the ceiling
       sleep_ns(kSettling_ns);
-      continue;
-    }
-    if (!made.now) {  // the lock was lost meanwhile, or the turn has not quite begun
+    } else if (!made.now) {  // the lock was lost meanwhile, or the turn has not quite begun
       sleep_ns(kLockPause_ns);
-      continue;
+    } else if (device_.turns().grow(bytes) == Turns::Growth::kOutOfMemory && !ceiling_rose_again(bytes, &ceiling_wait)) {
+      refusal = "the scheduler finds no room";
     }
-    switch (device_.turns().grow(bytes)) {
-      case Turns::Growth::kGranted:
-      case Turns::Growth::kLostLock:
-        break;
-      case Turns::Growth::kOutOfMemory:
-        if (!ceiling_rose_again(bytes, &ceiling_wait)) return refuse(bytes, "the scheduler finds no room");
-        break;
-    }
+    if (refusal != nullptr && (std::exchange(waited, true) || !frees_pass())) return refuse(bytes, refusal);
   }
 }
 

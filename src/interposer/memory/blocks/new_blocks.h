@@ -40,6 +40,7 @@ class NewBlocks {
   bool reserve(const BlockOrder& order, bool needs_lock, Attempt* made) REQUIRES(blocks_.mutex);
   cuda::CUresult map(Block& block);
   cuda::CUresult refuse(size_t bytes, const char* why) const;
+  bool frees_pass();
   bool ceiling_rose_again(size_t bytes, CeilingWait* wait) const;
 
   Device& device_;

@@ -1,6 +1,7 @@
 #include "interposer/memory/driver_memory/driver_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/amount.h"
 #include "interposer/gate/gate.h"
@@ -26,7 +27,7 @@ CUresult DriverMemory::claim(size_t bytes, const char* what) {
     refund(device_, bytes);
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   }
-  for (bool trimmed = false;;) {
+  for (bool trimmed = false, waited = false;;) {
     device_.process().wait_for_gate();
     if (device_.process().ending()) {
       refund(device_, bytes);
@@ -47,6 +48,10 @@ CUresult DriverMemory::claim(size_t bytes, const char* what) {
       continue;
     }
     if (device_.turns().grow(bytes) != Turns::Growth::kOutOfMemory) continue;
+    if (!std::exchange(waited, true)) {
+      device_.memory().give_back_caches(DeviceMemory::kLongWork_ns);
+      continue;
+    }
     refund(device_, bytes);
     log(LogLevel::kInfo, "%s of %s was refused: the scheduler finds no room (%s allocated, %s of them on the GPU)", what,
         amount(bytes).text, amount(use_.allocated()).text, amount(use_.resident()).text);

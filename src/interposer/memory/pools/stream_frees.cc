@@ -19,6 +19,8 @@ namespace {
 constexpr size_t kUnfinishedStreamsMax = 16;  // that one look asks about in vain
 constexpr size_t kMany = 4096;                // frees that wait for the GPU: then it is asked about them
 
+constexpr int64_t kPassLook_ns = 500'000;
+
 }  // namespace
 
 bool StreamFrees::add(const Free& pending) {
@@ -78,6 +80,20 @@ void StreamFrees::collect_done() {
     driver.cuCtxPopCurrent_v2(&popped);
   }
   device_.process().contexts.unpin(context);
+}
+
+void StreamFrees::collect_within(int64_t patience_ns) {
+  const Process& process = device_.process();
+  const int64_t deadline = now_ns() + patience_ns;
+  for (;;) {
+    collect(false);
+    {
+      Lock lock(blocks_.mutex);
+      if (frees_.empty()) return;
+    }
+    if (now_ns() >= deadline || process.captures.capturing() || process.ending()) return;
+    sleep_ns(kPassLook_ns);
+  }
 }
 
 void StreamFrees::stream_leaves(CUstream stream) {

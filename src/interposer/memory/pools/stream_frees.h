@@ -43,7 +43,9 @@ class StreamFrees {
 
   // Gives back what the GPU has passed; with `wait`, all of it, waiting for the GPU. Not while something captures.
   void collect(bool wait);
-  // The same for the swap engine, whose thread has no context. The GPU has no work left, so nothing is waited for.
+  // What the GPU passes within that time: it may wait for the calling thread, for good.
+  void collect_within(int64_t patience_ns);
+  // As collect() for the swap engine, whose thread has no context. The GPU has no work left, so nothing is waited for.
   void collect_done();
   // What was freed without an event is given back, if there is any: only looking tells when the GPU has passed it.
   void collect_deferred() {
