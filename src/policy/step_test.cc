@@ -124,18 +124,6 @@ TEST_F(NewsOfMeasured, EndsNoStepOfATrial) {
   EXPECT_EQ(state->early_ends.count, before);
 }
 
-// Who no longer counts as one that uses the GPU is out of what is measured two seconds after its turn.
-TEST_F(NewsOfMeasured, EndsNoStepInWhichWhoUsesTheGpuIsAnother) {
-  for (const ClientId id : {1, 2}) join_measured(id, kGiB);
-  join(3, 12 * kGiB);
-  feed(ClientShares{3, 0, true});
-  feed(LockReleased{2, grants[2], {kGiB, kGiB, 0}, true});
-  ASSERT_EQ(state->gpus.at(0).share_trial.seen->size(), 2);
-  now += 2 * kSec;
-  feed(MemoryChanged{3, {11 * kGiB, 0, 0}, 0, 0, 0, 0});
-  EXPECT_EQ(state->gpus.at(0).share_trial.seen->size(), 1);
-}
-
 TEST_F(Step, ReservePercentReplacesTheComputedReserve) {
   config.memory_reserve_percent = 10;
   feed(ConfigChanged{config});
