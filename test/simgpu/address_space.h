@@ -34,10 +34,14 @@ struct Physical {
   bool charged = true;     // imported memory is charged to its exporter
 };
 
-// Which pages have been on a device before: a second eviction is cheaper than the first.
+// Of each page: whether it has been on a device before, as a second eviction is cheaper than the first; and where it was last prefetched
+// to.
 struct ManagedPages {
+  static constexpr int kNowhere = -2;  // as the driver says it
+
   std::mutex mutex;
   std::vector<bool> seen;
+  std::vector<int> prefetched_to;
 };
 
 struct Range {

@@ -1,6 +1,7 @@
 // Managed memory: where its pages are, and what moving them takes. The data itself never moves: only capacity and time are modelled, in
 // pages of 2 MiB, and access by the host is free.
 #include <algorithm>
+#include <utility>
 
 #include "simgpu/capture.h"
 #include "simgpu/context.h"
@@ -62,12 +63,25 @@ CUresult find_managed(CUdeviceptr address, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+// Calls `what` with where each of the pages was last prefetched to.
+template <typename What>
+void each_place(CUdeviceptr address, size_t bytes, What what) {
+  AddressSpace::Reading reading(here().memory);
+  const Range* range = reading.find(address);
+  if (range == nullptr || !range->pages) return;  // another thread has freed it
+  const Pages pages = pages_of(address, bytes);
+  std::lock_guard lock(range->pages->mutex);
+  for (uint64_t page = pages.first; page < pages.first + pages.count; ++page)
+    what(range->pages->prefetched_to[page - range->base / kPageBytes]);
+}
+
 CUresult prefetch(CUdeviceptr address, size_t bytes, int device, CUstream handle, Default null_means) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
   if (const CUresult result = find_managed(address, bytes)) return result;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (device >= 0 && !valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  each_place(address, bytes, [&](int& place) { place = std::max(device, CU_DEVICE_CPU); });
   return submit(*stream, Submission::kOther, std::make_shared<PrefetchWork>(address, bytes, device));
 }
 
@@ -131,6 +145,7 @@ CUresult allocate_managed(Context& context, uint64_t bytes, unsigned flags, void
   range.sync_memops = true;
   range.pages = std::make_shared<ManagedPages>();
   range.pages->seen.assign(range.owned / kPageBytes, false);
+  range.pages->prefetched_to.assign(range.owned / kPageBytes, ManagedPages::kNowhere);
   *out = range.base;
   AddressSpace::Writing writing(here().memory);
   writing.add(std::move(range));
@@ -170,15 +185,24 @@ SIM_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise 
 
 namespace {
 
-// As advice has no effect: no GPU, and not read mostly.
+// As advice has no effect: no GPU, and not read mostly. The last prefetch is that of all pages, or of none.
 CUresult range_attribute(void* data, size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address, size_t bytes) {
   constexpr unsigned kReadMostly = 1, kLastPrefetch = 4;
-  constexpr int kNoDevice = -2;
-  if (data == nullptr || data_bytes == 0 || data_bytes % sizeof(int) != 0 || attribute < kReadMostly || attribute > kLastPrefetch) {
+  if (data == nullptr || data_bytes == 0 || data_bytes % sizeof(int) != 0 || attribute < kReadMostly || attribute > kLastPrefetch ||
+      bytes == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (const CUresult result = find_managed(address, bytes)) return result;
-  std::fill_n(static_cast<int*>(data), data_bytes / sizeof(int), attribute == kReadMostly ? 0 : kNoDevice);
+  int value = attribute == kReadMostly ? 0 : ManagedPages::kNowhere;
+  if (attribute == kLastPrefetch) {
+    bool first = true, same = true;
+    each_place(address, bytes, [&](int place) {
+      same &= first || place == value;
+      value = std::exchange(first, false) ? place : value;
+    });
+    if (!same) value = ManagedPages::kNowhere;
+  }
+  std::fill_n(static_cast<int*>(data), data_bytes / sizeof(int), value);
   return CUDA_SUCCESS;
 }
 
