@@ -33,7 +33,7 @@ void give_way(int) {
   const int error_before = errno;
   const uint64_t once = 1;
   run_as(real_time_thread, SCHED_OTHER, 0);
-  [[maybe_unused]] const ssize_t rung = write(handlers_bell, &once, sizeof once);
+  [[maybe_unused]] const ssize_t rung = ::write(handlers_bell, &once, sizeof once);
   errno = error_before;
 }
 
@@ -90,7 +90,7 @@ bool RealTime::switch_on() {
 
 void RealTime::gave_way() {
   uint64_t times = 0;
-  if (read(bell_.get(), &times, sizeof times) < 0) return;
+  if (::read(bell_.get(), &times, sizeof times) < 0) return;
   warnings_.warn("gave way", monotonic_ns(), "this scheduler was busy for {} ms in a row: for {} s it is at ordinary priority",
                  kInARowUs / 1'000, kOrdinaryNs / 1'000'000'000);
   is_on_ = false;
