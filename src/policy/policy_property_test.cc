@@ -206,8 +206,8 @@ TEST(PolicyProperties, StepsThatEndEarlyDecideAsWholeOnes) {
       early += workload.world().early_ends();
       steps += workload.world().steps();
     }
-    if (only < 0) {
-      EXPECT_GT(early, repeats(20u, 0)) << "of " << steps << " steps";
+    if (only < 0 && !kSanitized) {  // one seed need not have any
+      EXPECT_GT(early, 20u) << "of " << steps << " steps";
     }
   }
 }
