@@ -124,7 +124,7 @@ class Earnings {
   const Duration time_;
   const Instant now_;
   const Duration window_, period_;
-  const Duration period_beside_;  // of those that leave gaps: they take no turns, so that others' are no measure
+  const Duration period_beside_;  // of those that leave gaps: nearly all run beside others, whose turns are no measure for them
   const bool windowed_;
   const Slices slices_;
   std::array<Share, 8> shares_;  // by a hash of the quota

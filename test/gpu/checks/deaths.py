@@ -173,6 +173,7 @@ def scheduler_away(config, result):
     work = {part: {name: (done_at(marks[name], b) - done_at(marks[name], a)) / (b - a) for name in marks} for part, (a, b) in parts.items()}
     result.figure("seconds without work", gaps)
     result.figure("rounds per ns", work)
+    result.require("in turns before: the longest wait", max(gaps["before"].values()), ">=", 0.05, "s")
     least = min(work["away"].values()) / max(work["away"].values())
     result.require("nobody stands still without a scheduler: longest", max(gaps["away"].values()), "<=", 1.0 if config.small else 0.3, "s")
     result.require("work done meanwhile, least of most", least, ">=", 0.3 if config.small else 0.8)
