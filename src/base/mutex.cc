@@ -18,11 +18,19 @@ void Condition::prepare() {
     prepared_.store(2, std::memory_order_release);
     return;
   }
+  const NotCancelled whole;
   const timespec moment{0, 1000};
   while (prepared_.load(std::memory_order_acquire) != 2) nanosleep(&moment, nullptr);
 }
 
+void Condition::wait(Mutex& mutex) {
+  const NotCancelled whole;
+  prepare();
+  pthread_cond_wait(&condition_, mutex.native());
+}
+
 bool Condition::wait_until(Mutex& mutex, int64_t deadline_ns) {
+  const NotCancelled whole;
   prepare();
   timespec deadline{deadline_ns / 1'000'000'000, deadline_ns % 1'000'000'000};
   return pthread_cond_timedwait(&condition_, mutex.native(), &deadline) != ETIMEDOUT;

@@ -51,17 +51,26 @@ class SCOPED_CAPABILITY Lock {
   bool held_ = true;
 };
 
+// While one of these lives its thread is not cancelled (pthread_cancel), but afterwards: it would take the locks that it holds along.
+class NotCancelled {
+ public:
+  NotCancelled() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NotCancelled() { pthread_setcancelstate(before_, nullptr); }
+  NotCancelled(const NotCancelled&) = delete;
+  NotCancelled& operator=(const NotCancelled&) = delete;
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
 // A condition with deadlines on CLOCK_MONOTONIC. Every use is with the one mutex given to wait. May wake without cause, but where there is
-// a predicate: that is a lambda with REQUIRES(mutex), which clang looks at by itself.
+// a predicate: that is a lambda with REQUIRES(mutex), which clang looks at by itself. No thread is cancelled in it.
 class Condition {
  public:
   Condition() = default;
   Condition(const Condition&) = delete;
   Condition& operator=(const Condition&) = delete;
-  void wait(Mutex& mutex) REQUIRES(mutex) {
-    prepare();
-    pthread_cond_wait(&condition_, mutex.native());
-  }
+  void wait(Mutex& mutex) REQUIRES(mutex);
   // False when the deadline has passed.
   bool wait_until(Mutex& mutex, int64_t deadline_ns) REQUIRES(mutex);
   void notify_all() {

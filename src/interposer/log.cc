@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/mutex.h"
 #include "interposer/variable.h"
 
 namespace nvshare::interposer {
@@ -71,6 +72,7 @@ void log(LogLevel level, const char* format, ...) {
   if (more > 0) length += more;
   if (length > static_cast<int>(sizeof line) - 2) length = sizeof line - 2;
   line[length++] = '\n';
+  const NotCancelled whole;
   // A closed or full stderr is the program's business, not ours.
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, static_cast<size_t>(length));
   errno = saved_errno;

@@ -15,6 +15,7 @@ void futex_wait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t ti
 void futex_wake_all(const std::atomic<uint32_t>* word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0); }
 
 void sleep_ns(int64_t duration_ns) {
+  const NotCancelled whole;
   timespec duration{duration_ns / 1'000'000'000, duration_ns % 1'000'000'000};
   nanosleep(&duration, nullptr);
 }

@@ -116,6 +116,7 @@ void Blocks::drop(Context& context) {
 }
 
 CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, CUdeviceptr* out) {
+  if (bytes > SIZE_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;  // what rounding up would make small
   Range range;
   range.kind = kind;
   range.size = bytes;
@@ -209,7 +210,8 @@ SIM_API CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return allocate
 SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
   if (pitch == nullptr || element == 0) return CUDA_ERROR_INVALID_VALUE;
   *pitch = round_up(width, 512);
-  return allocate_checked(out, *pitch * height);
+  size_t bytes = 0;
+  return allocate_checked(out, __builtin_mul_overflow(*pitch, height, &bytes) ? SIZE_MAX : bytes);
 }
 
 // The address decides, not the thread's context (measured: 1 for a pointer that is none, where a call that needs a context answers 201);

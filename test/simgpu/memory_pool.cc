@@ -118,7 +118,7 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
   if (fault_strikes(Machine::get().faults().alloc_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool == nullptr) pool = pool_of(stream->context->device, true);
   if (pool->exporter != 0) return CUDA_ERROR_INVALID_VALUE;  // only its own process allocates from it
-  if (pool->most != 0 && pool->used.load() + bytes > pool->most) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (pool->most != 0 && (bytes > pool->most || pool->used.load() > pool->most - bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult allocated = pool->managed ? allocate_managed(*stream->context, bytes, CU_MEM_ATTACH_GLOBAL, pool, out)
                                            : allocate(*stream->context, bytes, RangeKind::kPool, pool, out);
   if (allocated != CUDA_SUCCESS) return allocated;

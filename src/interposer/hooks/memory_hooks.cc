@@ -37,12 +37,12 @@ NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
   CUcontext context = nullptr;
   DeviceMemory* memory = current_memory(process, &context);
   // A driver takes elements of any size but none (measured), although its documentation names 4, 8 and 16 bytes.
-  bool plausible = pitch != nullptr && width > 0 && height > 0 && element_bytes != 0;
-  if (memory == nullptr || !plausible || width > SIZE_MAX / 4 / height) {
+  const bool plausible = pitch != nullptr && width > 0 && width < SIZE_MAX / 4 && height > 0 && element_bytes != 0;
+  const size_t row = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
+  if (memory == nullptr || !plausible || row > SIZE_MAX / 4 / height) {
     return call_real<&RealDriver::cuMemAllocPitch_v2>(address, pitch, width, height, element_bytes);
   }
   if (const CUresult refused = forbidden_by_a_capture(process); refused != CUDA_SUCCESS) return refused;
-  size_t row = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
   CUresult result = memory->allocations.allocate(address, row * height, context);
   if (result == CUDA_SUCCESS) *pitch = row;
   return result;

@@ -46,12 +46,12 @@ bool Link::start(const char* waits_because) {
   device_.memory().arena.configure();
   device_.swap_engine().unchanged().configure();
   if (!find_scheduler(waits_because)) {
+    wake_.reset();
+    gate_wake_fd_.reset();
     device_.limit().alone();
     if (!barred()) device_.limit().log_limit();
     return false;
   }
-  wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  gate_wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   shared_.store(true, std::memory_order_release);
   device_.turns().set_shared(true);
   // The socket's thread last: it would connect anew once there is no socket.
@@ -71,6 +71,11 @@ bool Link::find_scheduler(const char* waits_because) {
   const int64_t deadline = now_ns() + kStartPatience_ns;
   bool waits_told = false;
   while (!connect_once()) {
+    if (short_of_descriptors(errno) && now_ns() > deadline) {
+      barred_by_ = "the link to nvshare-scheduler needs three descriptors, and its open files are at their limit (ulimit -n)";
+      barred_.store(true, std::memory_order_release);
+      return false;
+    }
     if (errno != ENOENT && errno != EACCES && errno != EPROTO && now_ns() <= deadline) {
       sleep_ns(kReconnectFirst_ns);
       continue;
@@ -92,11 +97,21 @@ bool Link::connect_once() {
     nobody_listens_ = errno == ENOENT || errno == ECONNREFUSED;
     return false;
   }
+  if (!have_wakers()) return false;
   const protocol::Register hello = registration();
   protocol::Registered answer;
   if (!handshake(fd.get(), hello, &answer)) return false;
   device_.swap_engine().unchanged().node_says(answer.skip_unchanged != 0);
   device_.turns().connected(hello, answer, std::move(fd));
+  return true;
+}
+
+// Both are there from the first connection on.
+bool Link::have_wakers() {
+  for (FileDescriptor* each : {&wake_, &gate_wake_fd_}) {
+    if (!*each) each->reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!*each) return false;
+  }
   return true;
 }
 
@@ -153,10 +168,9 @@ protocol::Register Link::registration() {
 
 bool Link::handshake(int fd, const protocol::Register& hello, protocol::Registered* terms) {
   protocol::Packet packet = protocol::encode(hello, protocol::kVersionMin);
-  broke_off_ = ::send(fd, packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length);
+  broke_off_ = !send_whole(fd, packet.span(), {});
   if (broke_off_) return false;
-  pollfd readable{fd, POLLIN, 0};
-  if (poll(&readable, 1, static_cast<int>(kHandshakePatience_ns / kMillisecond)) != 1) {
+  if (!wait_readable(fd, kHandshakePatience_ns)) {
     log(LogLevel::kWarning, "the scheduler does not answer");
     errno = EPROTO;
     return false;
@@ -180,9 +194,8 @@ bool Link::handshake(int fd, const protocol::Register& hello, protocol::Register
     auto refused = protocol::decode<protocol::Refused>(bytes);
     refused_ = true;
     const char* reason = refused ? refused->reason : "(no reason given)";
-    const bool told_later = refused && refused->barred != 0 && !shared();  // once the program attaches, with what it means: process.cc
     // It is asked again as long as the program runs: an upgrade under way may end in a scheduler that takes it.
-    if (strcmp(reason, refusal_told_) != 0 && !told_later)
+    if (strcmp(reason, refusal_told_) != 0)
       log(LogLevel::kWarning, "the scheduler refuses GPU %d to this program: %s", device_.ordinal(), reason);
     snprintf(refusal_told_, sizeof refusal_told_, "%s", reason);
     if (refused && refused->barred != 0) barred_.store(true, std::memory_order_release);
@@ -313,6 +326,7 @@ void Link::count_progress(bool counts) {
 }
 
 void Link::wake() {
+  const NotCancelled whole;
   uint64_t one = 1;
   // A full counter means that the thread will wake anyway.
   [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof one);
@@ -320,9 +334,8 @@ void Link::wake() {
 
 void Link::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
   if (!socket_ || packet.length == 0) return;  // length 0: the version agreed on has no such message
-  if (nvshare::send_packet(socket_.get(), packet.span(), descriptors, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
-    shutdown(socket_.get(), SHUT_RDWR);
-  }
+  const NotCancelled whole;
+  if (!send_whole(socket_.get(), packet.span(), descriptors)) shutdown(socket_.get(), SHUT_RDWR);
 }
 
 // ---- questions ----

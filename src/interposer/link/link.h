@@ -73,6 +73,7 @@ class Link {
   void run();
   bool find_scheduler(const char* waits_because);
   bool connect_once();  // false: errno says why, EPROTO where the scheduler refused or said what is not understood
+  bool have_wakers();
   bool handshake(int fd, const protocol::Register& hello, protocol::Registered* terms);
   protocol::Register registration();
   void disconnected();

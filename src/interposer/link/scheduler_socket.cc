@@ -1,24 +1,28 @@
 #include "interposer/link/scheduler_socket.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <atomic>
 
 #include "interposer/link/scheduler_need.h"
 #include "interposer/log.h"
+#include "interposer/sync.h"
 #include "protocol/paths.h"
 
 namespace nvshare::interposer {
 
 namespace {
 
-constexpr time_t kPatience_s = 5;
+constexpr time_t kSocketPatience_s = 5;
+constexpr int64_t kSocketPatience_ns = kSocketPatience_s * 1'000'000'000;
 
 bool socket_address(sockaddr_un* address) {
   const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
@@ -40,7 +44,37 @@ bool socket_address(sockaddr_un* address) {
   return false;
 }
 
+// A signal of the program's ends a wait early.
+template <typename Call>
+bool uninterrupted(Call call) {
+  const int64_t deadline = now_ns() + kSocketPatience_ns;
+  while (!call()) {
+    if (errno != EINTR) return false;
+    if (now_ns() < deadline) continue;
+    errno = EAGAIN;
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool short_of_descriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS; }
+
+bool wait_readable(int fd, int64_t patience_ns) {
+  const int64_t deadline = now_ns() + patience_ns;
+  for (int64_t rest = patience_ns; rest > 0; rest = deadline - now_ns()) {
+    pollfd readable{fd, POLLIN, 0};
+    const int ready = poll(&readable, 1, static_cast<int>((rest + 999'999) / 1'000'000));
+    if (ready == 1) return true;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+  return false;
+}
+
+bool send_whole(int fd, std::span<const std::byte> packet, const Descriptors& descriptors) {
+  return uninterrupted([&] { return send_packet(fd, packet, descriptors, MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size()); });
+}
 
 FileDescriptor connect_to_scheduler() {
   sockaddr_un address;
@@ -49,11 +83,17 @@ FileDescriptor connect_to_scheduler() {
     return FileDescriptor();
   }
   FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) return fd;
+  if (!fd) {
+    const int error = errno;
+    const bool nobody_there = access(address.sun_path, F_OK) != 0 && errno == ENOENT;
+    errno = nobody_there ? ENOENT : error;
+    return fd;
+  }
   // Before it connects, for which it may have to wait, too: a scheduler that stands still takes no more than its queue.
-  const timeval patience{kPatience_s, 0};
+  const timeval patience{kSocketPatience_s, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+  const auto* const where = reinterpret_cast<const sockaddr*>(&address);
+  if (!uninterrupted([&] { return connect(fd.get(), where, sizeof address) == 0; })) {
     int error = errno;
     log(LogLevel::kDebug, "no scheduler at %s: %s", address.sun_path, strerror(error));
     fd.reset();

@@ -1,13 +1,14 @@
 #include "interposer/link/tenant_query.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "interposer/link/scheduler_socket.h"
 
 namespace nvshare::interposer {
 
@@ -22,12 +23,11 @@ bool TenantQuery::say_hello(const uint8_t (&uuid)[16], uint64_t total, uint64_t 
   hello.pid = getpid();
   snprintf(hello.program, sizeof hello.program, "%s", program_invocation_short_name);
   const protocol::Packet packet = protocol::encode(hello, protocol::kVersionMin);
-  return ::send(connection_.get(), packet.bytes, packet.length, MSG_NOSIGNAL) == static_cast<ssize_t>(packet.length);
+  return send_whole(connection_.get(), packet.span(), {});
 }
 
 bool TenantQuery::receive(protocol::Packet* packet) {
-  pollfd readable{connection_.get(), POLLIN, 0};
-  if (poll(&readable, 1, patience_ms_) != 1) return false;
+  if (!wait_readable(connection_.get(), int64_t{patience_ms_} * 1'000'000)) return false;
   const ssize_t got = recv(connection_.get(), packet->bytes, sizeof packet->bytes, 0);
   if (got <= 0) return false;
   packet->length = static_cast<uint32_t>(got);

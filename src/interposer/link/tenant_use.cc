@@ -31,6 +31,7 @@ Device* own_device(Process& process, const uint8_t (&uuid)[16]) {
 }  // namespace
 
 bool ask_tenant_use(Process& process, const uint8_t (&uuid)[16], uint64_t total, int patience_ms, TenantUse* use) {
+  const NotCancelled whole;
   const uint64_t limit = own_limit();
   Device* device = own_device(process, uuid);
   // A program that runs unshared stays so.

@@ -72,6 +72,7 @@ void Process::program_ends() {
 Process& this_process() { return made_once<Process>(); }
 
 void Process::start() {
+  const NotCancelled whole;
   Lock lock(attach_mutex_);
   if (active()) return;
   gate.on_thread_end([](uint64_t thread) { this_process().captures.left_with_thread(thread); });
@@ -95,6 +96,7 @@ void Process::start() {
 Device* Process::attach(int ordinal) {
   if (!active() || ordinal < 0 || ordinal >= kDevicesMax) return nullptr;
   if (Device* known = device(ordinal)) return known;
+  const NotCancelled whole;
   Lock lock(attach_mutex_);
   if (Device* known = device(ordinal)) return known;
   protocol::Backend backend = backend_;

@@ -119,7 +119,7 @@ void ClientMembership::log_joined(const Client& client, const Tenant& tenant, co
   spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}{}", client.id, client.program, client.pid, tenant.kind, tenant.name,
                at_.gpus[client.gpu].uuid_text,
                !message.has_lock ? ""
-               : former.returns  ? ", with the lock of the previous scheduler"
+               : former.returns  ? ", with the lock that it kept, or took, without a scheduler"
                                  : ", with a lock of which only it knows",
                more);
 }

@@ -125,6 +125,34 @@ void run_allocate_while_the_gpu_waits(const Options& options) {
   release_primary();
 }
 
+// Asks for more than any GPU has, also by sizes whose product is small again in 64 bits, and for what is in use of the pool afterwards.
+void run_absurd_sizes(const Options&) {
+  retain_primary();
+  CUdeviceptr address = 0, held = 0;
+  size_t pitch = 0;
+  for (const size_t height : {(size_t{1} << 55) + 1, (size_t{1} << 62) + 1, SIZE_MAX}) {
+    const CUresult result = cuda().cuMemAllocPitch_v2(&address, &pitch, 1, height, 4);
+    if (result == CUDA_SUCCESS) fail(kExitUnexpected, "%zu rows were allocated", height);
+  }
+  check(cuda().cuMemAllocAsync(&held, 1 << 20, nullptr), "cuMemAllocAsync");
+  check(cuda().cuStreamSynchronize(nullptr), "cuStreamSynchronize");
+  CUmemoryPool pool = nullptr;
+  check(cuda().cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
+  for (const size_t bytes : {size_t{1} << 40, SIZE_MAX / 2, SIZE_MAX - 511, SIZE_MAX}) {
+    const CUresult result = cuda().cuMemAllocAsync(&address, bytes, nullptr);
+    if (result == CUDA_SUCCESS) fail(kExitUnexpected, "%zu bytes were allocated", bytes);
+  }
+  for (const CUmemPool_attribute each : {CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_HIGH}) {
+    cuuint64_t used = 0;
+    check(cuda().cuMemPoolGetAttribute(pool, each, &used), "cuMemPoolGetAttribute");
+    if (used != 1 << 20)
+      fail(kExitUnexpected, "attribute %d of the pool is %llu", static_cast<int>(each), static_cast<unsigned long long>(used));
+  }
+  check(cuda().cuMemFreeAsync(held, nullptr), "cuMemFreeAsync");
+  check(cuda().cuStreamSynchronize(nullptr), "cuStreamSynchronize");
+  release_primary();
+}
+
 // The first context fails for good; what the second one holds stays right, turn by turn.
 void run_failing_context(const Options& options) {
   retain_primary();

@@ -102,22 +102,26 @@ bool Pools::charge(CUmemoryPool pool, size_t bytes) {
   Lock lock(mutex_);
   Pool* known = lookup(pool);
   if (known == nullptr) return true;
-  if (known->bytes_max != 0 && known->used + bytes > known->bytes_max) return false;
-  known->used += bytes;
-  known->used_high = std::max(known->used_high, known->used);
-  known->reserved_high = std::max(known->reserved_high, reserved(known->used));
+  if (known->bytes_max != 0 && (bytes > known->bytes_max || known->used + known->asked > known->bytes_max - bytes)) return false;
+  known->asked += bytes;
   return true;
 }
 
 void Pools::refund(CUmemoryPool pool, size_t bytes) {
   Lock lock(mutex_);
-  if (Pool* known = lookup(pool)) known->used -= std::min(known->used, bytes);
+  if (Pool* known = lookup(pool)) known->asked -= std::min(known->asked, bytes);
 }
 
 void Pools::placed(CUdeviceptr address, CUmemoryPool pool, size_t bytes) {
   placed_any_.store(true, std::memory_order_relaxed);
   Lock lock(mutex_);
   bucket(address).push_back({address, pool, bytes});
+  Pool* known = lookup(pool);
+  if (known == nullptr) return;
+  known->asked -= std::min(known->asked, bytes);
+  known->used += bytes;
+  known->used_high = std::max(known->used_high, known->used);
+  known->reserved_high = std::max(known->reserved_high, reserved(known->used));
 }
 
 Pools::Placed Pools::placed_managed(CUdeviceptr address, CUmemoryPool pool, size_t bytes, int charged_to) {

@@ -25,6 +25,7 @@ class Pools {
     bool foreign = false;  // the driver serves it
     bool managed = false;  // memory that it moves as it is used; foreign, too
     size_t bytes_max = 0;  // 0: no bound of its own
+    size_t asked = 0;      // is being allocated, and may fail still: counts against the bound only
     size_t used = 0;
     size_t used_high = 0;
     size_t reserved_high = 0;
@@ -55,7 +56,7 @@ class Pools {
   Pool current(int ordinal);
   void set_current(int ordinal, cuda::CUmemoryPool pool);
 
-  // Counts an allocation that we serve; false: the pool has a bound of its own that it would pass.
+  // Holds room for an allocation that we serve; false: the pool has a bound of its own that it would pass.
   bool charge(cuda::CUmemoryPool pool, size_t bytes);
   void refund(cuda::CUmemoryPool pool, size_t bytes);
   // It was charged, and lies there.

@@ -1,0 +1,120 @@
+// Programs whose calls are interrupted, or begin where something is missing: by signals, by the end of their thread, without descriptors.
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "e2e/worker/desk.h"
+#include "e2e/worker/modes.h"
+
+namespace nvshare::e2e {
+namespace {
+
+// As a profiler does it.
+void signal_every(int microseconds) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  if (sigaction(SIGALRM, &action, nullptr) != 0) fail(kExitUnexpected, "no handler of signals");
+  const itimerval timer{{0, microseconds}, {0, microseconds}};
+  if (setitimer(ITIMER_REAL, &timer, nullptr) != 0) fail(kExitUnexpected, "no timer");
+}
+
+struct Grower {
+  CUcontext context = nullptr;
+  size_t bytes = 0;
+  std::atomic<bool> begins{false};
+  std::atomic<bool> returned{false};
+  CUdeviceptr address = 0;
+};
+
+void* grow_in_a_thread(void* argument) {
+  auto& grower = *static_cast<Grower*>(argument);
+  check(cuda().cuCtxSetCurrent(grower.context), "cuCtxSetCurrent");
+  grower.begins.store(true);
+  check(cuda().cuMemAlloc_v2(&grower.address, grower.bytes), "cuMemAlloc");
+  grower.returned.store(true);
+  pthread_testcancel();
+  return nullptr;
+}
+
+// Lowers the limit of open files so that so many more can be opened, from the lowest that is free.
+void leave_descriptors(rlim_t spare) {
+  const int lowest = dup(STDOUT_FILENO);
+  close(lowest);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = static_cast<rlim_t>(lowest) + spare;
+  if (lowest < 0 || setrlimit(RLIMIT_NOFILE, &limit) != 0) fail(kExitUnexpected, "no limit of open files");
+}
+
+}  // namespace
+
+// Works --steps times while a timer's signal comes every 2 ms; it has come before the first context is made.
+void run_signals(const Options& options) {
+  size_t bytes = 0;
+  signal_every(2000);
+  check(cuda().cuDeviceTotalMem_v2(&bytes, 0), "cuDeviceTotalMem");
+  std::printf("the GPU has %zu MiB\n", bytes >> 20);
+  std::fflush(stdout);
+  retain_primary();
+  Desk desk;
+  auto block = filled(desk.place, options.number("hold", 8u << 20), 1);
+  for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
+    block->mix(step);
+    block->verify_checksum(desk.scratch);
+  }
+  block->verify_bytes();
+  release_primary();
+}
+
+// A thread allocates --grow bytes, which --hold leaves no room for until others have made some, and is cancelled while it waits.
+void run_cancelled(const Options& options) {
+  Grower grower;
+  grower.context = retain_primary();
+  grower.bytes = options.number("grow", 1u << 20);
+  Desk desk;
+  auto block = filled(desk.place, options.number("hold", 8u << 20), 1);
+  stand_still(options);
+  pthread_t thread{};
+  if (pthread_create(&thread, nullptr, grow_in_a_thread, &grower) != 0) fail(kExitUnexpected, "no thread");
+  while (!grower.begins.load()) usleep(1000);
+  usleep(300'000);
+  say(grower.returned.load() ? "it did not wait" : "cancels");
+  pthread_cancel(thread);
+  pthread_join(thread, nullptr);
+  say(grower.returned.load() ? "its call returned" : "its call did not return");
+  for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
+    block->mix(step);
+    block->verify_checksum(desk.scratch);
+  }
+  block->verify_bytes();
+  release_primary();
+}
+
+// Says what the driver answers where only --spare descriptors can be opened; then it works, if it may.
+void run_few_descriptors(const Options& options) {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  leave_descriptors(options.number("spare", 0));
+  CUcontext context = nullptr;
+  const CUresult result = cuda().cuDevicePrimaryCtxRetain(&context, 0);
+  setrlimit(RLIMIT_NOFILE, &before);
+  std::printf("the first context: %d\n", static_cast<int>(result));
+  std::fflush(stdout);
+  if (result != CUDA_SUCCESS) return;
+  check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  Desk desk;
+  auto block = filled(desk.place, options.number("hold", 8u << 20), 1);
+  for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
+    block->mix(step);
+    block->verify_checksum(desk.scratch);
+  }
+  block->verify_bytes();
+  release_primary();
+}
+
+}  // namespace nvshare::e2e
