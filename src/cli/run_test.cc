@@ -461,11 +461,28 @@ TEST_F(RunCommand, AfterWaitsForTheEndOfAnother) {
   EXPECT_TRUE(has(self.err, "it still waits for the end of 'outer'")) << self.err;
 }
 
+// Without words of the library that reads the arguments, and no line longer than the terminal.
+TEST_F(RunCommand, HelpIsInPlainWordsAndFitsTheTerminal) {
+  for (const char* command :
+       {"", "run ", "top ", "set ", "trace ", "replay ", "pause ", "kill ", "logs ", "doctor ", "convert ", "demo "}) {
+    const std::string help = asked(std::string(command) + "--help");
+    for (const char* internal : {"TEXT", "INT ", "INT:", "FLOAT", "REQUIRED", " in [", "{false}"})
+      EXPECT_FALSE(has(help, internal)) << help;
+  }
+  OnATerminal help(NVSHARECTL " run --help");  // of 100 columns
+  EXPECT_TRUE(help.shows("Usage: nvsharectl run [options] [--] PROGRAM [arguments]"));
+  EXPECT_TRUE(
+      help.shows("--reserve-memory,--reserve SIZE\r\n                              GPU memory that the scheduler is to reserve for it on "
+                 "its GPU, such as"));
+  EXPECT_TRUE(help.shows("\r\n                              8Gi: "));
+  EXPECT_EQ(help.exit_code(), 0);
+}
+
 TEST_F(RunCommand, AProgramThatWaitsForItsTurnSaysWhoHasTheGpu) {
   ASSERT_NO_FATAL_FAILURE(begin_first());
   OnATerminal second(variables_ + kLongTurns + NVSHARECTL " run --name second -- " + kFills + "20");  // it prints long after its turn came
   EXPECT_TRUE(second.shows("nvshare: waits for its turn on GPU 0: 'first' has it, running for "));
-  EXPECT_TRUE(second.shows(" yet; "));
+  EXPECT_TRUE(second.shows(" left; "));
   EXPECT_TRUE(second.shows("\033[0J"));  // it goes when the turn comes
   EXPECT_TRUE(second.shows("checksum"));
   EXPECT_EQ(second.exit_code(), 0);
