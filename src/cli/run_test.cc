@@ -161,6 +161,18 @@ TEST_F(RunCommand, TheMemoryLimitHolds) {
   EXPECT_TRUE(has(reserved.err, "memory limit 16 MiB (by --reserve-memory)")) << reserved.err;
 }
 
+// Before the program is started, and in one line.
+TEST_F(RunCommand, AReservationThatHasNoRoomStartsNothing) {
+  ASSERT_EQ(nvsharectl("run -- " + std::string(DEMO_JOB) + kJobArguments).exit_code, 0) << "from then on the GPU is known";
+  const Ran refused = nvsharectl("run --reserve 1Gi -- echo started");
+  EXPECT_EQ(refused.exit_code, 126);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_EQ(refused.err.rfind("nvshare: --reserve-memory: no room for a reservation of 1 GiB on GPU ", 0), 0u) << refused.err;
+  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+  const Ran several = nvsharectl("run --reserve 1Gi --gpu all -- echo started");
+  EXPECT_EQ(several.exit_code, 126) << several.err;
+}
+
 TEST_F(RunCommand, TheLibraryIsAppendedToAnExistingPreload) {
   const Ran ran = nvsharectl("run printenv LD_PRELOAD", "LD_PRELOAD=libm.so.6");
   EXPECT_EQ(ran.out, "libm.so.6:" LIBRARY "\n") << ran.err;
