@@ -178,6 +178,16 @@ TEST_F(RunCommand, TheLibraryIsAppendedToAnExistingPreload) {
   EXPECT_EQ(ran.out, "libm.so.6:" LIBRARY "\n") << ran.err;
 }
 
+// Frameworks say that they are out of memory, not why.
+TEST_F(RunCommand, AProgramThatDoesNotFitTheGpuIsToldSo) {
+  const Ran ran = nvsharectl("run -- " + std::string(DEMO_JOB) + " --bytes 512M --block 512M --steps 2 --compute-us 100 --seed 5");
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_TRUE(has(ran.err,
+                  "warning: GPU 0: an allocation of 512 MiB was refused: it does not fit the GPU, whatever others have there "
+                  "(this program has 0 B, 0 B of them on the GPU; there is room for "))
+      << ran.err;
+}
+
 TEST_F(RunCommand, OneOfSeveralGpusIsChosenUnlessTheUserDid) {
   const Ran chosen = nvsharectl("run printenv CUDA_VISIBLE_DEVICES", "SIMGPU_COUNT=2");
   EXPECT_EQ(chosen.out.rfind("GPU-", 0), 0u) << chosen.out << chosen.err;
