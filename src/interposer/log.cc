@@ -1,6 +1,9 @@
 #include "interposer/log.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +19,7 @@ namespace nvshare::interposer {
 namespace {
 
 constexpr int kLinesMax = 200;
+constexpr int kRoomPatience_ms = 20;
 
 // The names are those of the lines, too.
 constexpr ChoiceVariable<LogLevel, 4> kLevel = {
@@ -29,6 +33,24 @@ constexpr ChoiceVariable<LogLevel, 4> kLevel = {
 std::atomic<int> lines_written{0};
 std::atomic<int> level_plus_one{0};
 
+// A closed or full stderr is the program's business: it is not ended by our line (SIGPIPE), and no thread of ours stands still for it, with
+// locks and a scheduler that waits for its answer. A line that finds no room for kRoomPatience_ms is lost.
+void write_line(const char* line, size_t length) {
+  const NotCancelled whole;
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&room, 1, kRoomPatience_ms) == 0) return;
+  sigset_t pipe_signal, before, pending;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  sigpending(&pending);
+  const bool was_pending = sigismember(&pending, SIGPIPE) == 1;
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+  const bool broken = write(STDERR_FILENO, line, length) < 0 && errno == EPIPE;
+  const timespec now{0, 0};
+  if (broken && !was_pending) sigtimedwait(&pipe_signal, nullptr, &now);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 int read_level() {
   const char* text = getenv(kLevel.name);
   if (text == nullptr || *text == '\0') return static_cast<int>(kLevel.unset);
@@ -36,7 +58,7 @@ int read_level() {
   char why[256], line[300];
   kLevel.explain(text, why);
   const int length = snprintf(line, sizeof line, "nvshare: warning: %s\n", why);
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, static_cast<size_t>(length));
+  write_line(line, static_cast<size_t>(length));
   return static_cast<int>(kLevel.wrong);
 }
 
@@ -72,9 +94,7 @@ void log(LogLevel level, const char* format, ...) {
   if (more > 0) length += more;
   if (length > static_cast<int>(sizeof line) - 2) length = sizeof line - 2;
   line[length++] = '\n';
-  const NotCancelled whole;
-  // A closed or full stderr is the program's business, not ours.
-  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, static_cast<size_t>(length));
+  write_line(line, static_cast<size_t>(length));
   errno = saved_errno;
 }
 

@@ -83,6 +83,25 @@ TEST(Regressions, WithoutDescriptorsNoProgramRunsUnshared) {
   EXPECT_GE(refused, 1);
 }
 
+TEST(Regressions, WithoutThreadsNoProgramRunsUnshared) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("threadless", {"no-threads"});
+  stage.expect_success(child);
+  EXPECT_FALSE(child.logged("unshared")) << child.log();
+  EXPECT_TRUE(child.logged("the handle: 800")) << child.log();
+  EXPECT_TRUE(child.logged("no thread can be started")) << child.log();
+}
+
+// What the library tells ended the program, or kept its thread, where nobody read it.
+TEST(Regressions, LinesThatNobodyReadsHurtNoProgram) {
+  Stage stage;
+  stage.start_scheduler();
+  for (const char* full : {"0", "1"}) {
+    stage.expect_success(stage.start("unread", {"unread", "--full", full}, {{"NVSHARE_GPU_MEMORY_LIMIT", "16Mi"}}));
+  }
+}
+
 // Where nobody listens none are needed.
 TEST(Regressions, WithoutDescriptorsAndSchedulerAProgramRunsUnshared) {
   Stage stage;

@@ -26,5 +26,23 @@ TEST(Regressions, AnAllocationDoesNotWaitForTheGpuForEver) {
   stage.expect_gpu_unharmed();
 }
 
+// What was freed beside a capture has no event of ours, and the next allocation in stream order waited for all of the GPU's work instead.
+TEST(Regressions, AnAllocationDoesNotWaitForWhatWasFreedBesideACapture) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("allocates", {"frees-of-captures"});
+  stage.expect_success(child);
+  stage.expect_gpu_unharmed();
+}
+
+// The end of a green context waited for all frees of the GPU that were pending.
+TEST(Regressions, TheEndOfAGreenContextDoesNotWaitForTheRestOfTheGpu) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("ends", {"green-while-the-gpu-waits"});
+  stage.expect_success(child);
+  stage.expect_gpu_unharmed();
+}
+
 }  // namespace
 }  // namespace nvshare::e2e

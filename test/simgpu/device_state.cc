@@ -419,12 +419,13 @@ bool set_faults(Faults& faults, const std::string& text) {
     std::atomic<uint32_t>* value;
     double scale;
   };
-  const std::array<Known, 11> known{{{"alloc_oom", &faults.alloc_oom, 1e6},
+  const std::array<Known, 12> known{{{"alloc_oom", &faults.alloc_oom, 1e6},
                                      {"context_oom", &faults.context_oom, 1e6},
                                      {"create_oom", &faults.create_oom, 1e6},
                                      {"driver_oom", &faults.driver_oom, 1e6},
                                      {"copy_fail", &faults.copy_fail, 1e6},
                                      {"register_fail", &faults.register_fail, 1e6},
+                                     {"unmap_fail", &faults.unmap_fail, 1e6},
                                      {"create_oom_moment", &faults.create_oom_moment_ms, 1},
                                      {"hang_kernel", &faults.hang_kernel, 1},
                                      {"device_lost", &faults.device_lost, 1},

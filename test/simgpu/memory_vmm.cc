@@ -273,6 +273,7 @@ SIM_API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
       return empty ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
   }
+  if (fault_strikes(Machine::get().faults().unmap_fail)) return CUDA_ERROR_UNMAP_FAILED;
   if (const char* name = work_in_flight_on(address, bytes)) {
     char text[160];
     std::snprintf(text, sizeof text, "unmapped under work in flight: %llx, %zu bytes, used by %s", address, bytes, name);

@@ -82,6 +82,10 @@ NVSHARE_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA
   return look<&RealDriver::cuGraphMemsetNodeSetParams>(Entry(), hNode, nodeParams);
 }
 
+NVSHARE_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigned flags, int priority) {
+  return with_room<&RealDriver::cuGreenCtxStreamCreate>(Entry(), phStream, greenCtx, flags, priority);
+}
+
 NVSHARE_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
   return with_room<&RealDriver::cuIpcGetEventHandle>(Entry(), pHandle, event);
 }

@@ -26,6 +26,7 @@ NVSHARE_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Fl
 NVSHARE_EXPORT CUresult cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx);
 NVSHARE_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value);
 NVSHARE_EXPORT CUresult cuCtxSynchronize();
+NVSHARE_EXPORT CUresult cuCtxSynchronize_v2(CUcontext ctx);
 NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device);
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev);
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
@@ -78,6 +79,7 @@ NVSHARE_EXPORT CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream);
 NVSHARE_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream);
 NVSHARE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned flags);
 NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx hCtx);
+NVSHARE_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigned flags, int priority);
 NVSHARE_EXPORT CUresult cuInit(unsigned Flags);
 NVSHARE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr dptr);
 NVSHARE_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event);

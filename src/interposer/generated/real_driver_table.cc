@@ -32,6 +32,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuCtxSetCurrent",
     "cuCtxSetLimit",
     "cuCtxSynchronize",
+    "cuCtxSynchronize_v2",
     "cuDeviceCanAccessPeer",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -112,6 +113,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuGraphUpload_ptsz",
     "cuGreenCtxCreate",
     "cuGreenCtxDestroy",
+    "cuGreenCtxStreamCreate",
     "cuInit",
     "cuIpcCloseMemHandle",
     "cuIpcGetEventHandle",
@@ -418,6 +420,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuCtxSetCurrent
     3010,  // cuCtxSetLimit
     2000,  // cuCtxSynchronize
+    13000,  // cuCtxSynchronize_v2
     0,  // cuDeviceCanAccessPeer
     0,  // cuDeviceGet
     0,  // cuDeviceGetAttribute
@@ -498,6 +501,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11010,  // cuGraphUpload_ptsz
     12040,  // cuGreenCtxCreate
     12040,  // cuGreenCtxDestroy
+    12050,  // cuGreenCtxStreamCreate
     2000,  // cuInit
     4010,  // cuIpcCloseMemHandle
     4010,  // cuIpcGetEventHandle
@@ -796,6 +800,7 @@ constinit const RealDriver kHooks = {
     .cuCtxFromGreenCtx = &cuCtxFromGreenCtx,
     .cuCtxSetLimit = &cuCtxSetLimit,
     .cuCtxSynchronize = &cuCtxSynchronize,
+    .cuCtxSynchronize_v2 = &cuCtxSynchronize_v2,
     .cuDeviceGraphMemTrim = &cuDeviceGraphMemTrim,
     .cuDevicePrimaryCtxRelease = &cuDevicePrimaryCtxRelease,
     .cuDevicePrimaryCtxRelease_v2 = &cuDevicePrimaryCtxRelease_v2,
@@ -848,6 +853,7 @@ constinit const RealDriver kHooks = {
     .cuGraphUpload_ptsz = &cuGraphUpload_ptsz,
     .cuGreenCtxCreate = &cuGreenCtxCreate,
     .cuGreenCtxDestroy = &cuGreenCtxDestroy,
+    .cuGreenCtxStreamCreate = &cuGreenCtxStreamCreate,
     .cuInit = &cuInit,
     .cuIpcCloseMemHandle = &cuIpcCloseMemHandle,
     .cuIpcGetEventHandle = &cuIpcGetEventHandle,
@@ -1130,6 +1136,7 @@ constinit const RealDriver kMissing = {
     .cuCtxSetCurrent = missing<decltype(RealDriver::cuCtxSetCurrent)>,
     .cuCtxSetLimit = missing<decltype(RealDriver::cuCtxSetLimit)>,
     .cuCtxSynchronize = missing<decltype(RealDriver::cuCtxSynchronize)>,
+    .cuCtxSynchronize_v2 = missing<decltype(RealDriver::cuCtxSynchronize_v2)>,
     .cuDeviceCanAccessPeer = missing<decltype(RealDriver::cuDeviceCanAccessPeer)>,
     .cuDeviceGet = missing<decltype(RealDriver::cuDeviceGet)>,
     .cuDeviceGetAttribute = missing<decltype(RealDriver::cuDeviceGetAttribute)>,
@@ -1210,6 +1217,7 @@ constinit const RealDriver kMissing = {
     .cuGraphUpload_ptsz = missing<decltype(RealDriver::cuGraphUpload_ptsz)>,
     .cuGreenCtxCreate = missing<decltype(RealDriver::cuGreenCtxCreate)>,
     .cuGreenCtxDestroy = missing<decltype(RealDriver::cuGreenCtxDestroy)>,
+    .cuGreenCtxStreamCreate = missing<decltype(RealDriver::cuGreenCtxStreamCreate)>,
     .cuInit = missing<decltype(RealDriver::cuInit)>,
     .cuIpcCloseMemHandle = missing<decltype(RealDriver::cuIpcCloseMemHandle)>,
     .cuIpcGetEventHandle = missing<decltype(RealDriver::cuIpcGetEventHandle)>,

@@ -36,6 +36,7 @@ struct RealDriver {
   decltype(&cuda::api::cuCtxSetCurrent) cuCtxSetCurrent;
   decltype(&cuda::api::cuCtxSetLimit) cuCtxSetLimit;
   decltype(&cuda::api::cuCtxSynchronize) cuCtxSynchronize;
+  decltype(&cuda::api::cuCtxSynchronize_v2) cuCtxSynchronize_v2;
   decltype(&cuda::api::cuDeviceCanAccessPeer) cuDeviceCanAccessPeer;
   decltype(&cuda::api::cuDeviceGet) cuDeviceGet;
   decltype(&cuda::api::cuDeviceGetAttribute) cuDeviceGetAttribute;
@@ -116,6 +117,7 @@ struct RealDriver {
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload_ptsz;
   decltype(&cuda::api::cuGreenCtxCreate) cuGreenCtxCreate;
   decltype(&cuda::api::cuGreenCtxDestroy) cuGreenCtxDestroy;
+  decltype(&cuda::api::cuGreenCtxStreamCreate) cuGreenCtxStreamCreate;
   decltype(&cuda::api::cuInit) cuInit;
   decltype(&cuda::api::cuIpcCloseMemHandle) cuIpcCloseMemHandle;
   decltype(&cuda::api::cuIpcGetEventHandle) cuIpcGetEventHandle;
@@ -397,7 +399,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 383;
+inline constexpr size_t kDriverSlots = 385;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

@@ -169,7 +169,7 @@ NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
   GreenContexts::Green green;
   if (!process.active() || !process.green_contexts.find(handle, &green)) return call_real<&RealDriver::cuGreenCtxDestroy>(handle);
   // What was freed in the order of its streams is known to be done by their events.
-  if (Device* device = process.device(green.ordinal)) device->memory().stream_frees.collect(true);
+  if (Device* device = process.device(green.ordinal)) device->memory().stream_frees.green_leaves(green.context, DeviceMemory::kLongWork_ns);
   auto destroy_it = [&] {
     const CUresult destroyed = call_real<&RealDriver::cuGreenCtxDestroy>(handle);
     if (destroyed != CUDA_SUCCESS) return destroyed;

@@ -32,6 +32,9 @@ class AtStream {
   // Of a green context, the primary one.
   cuda::CUcontext context() const { return process_.green_contexts.primary_of(context_); }
 
+  // The green one; null: of none.
+  cuda::CUcontext green() const { return context() != context_ ? context_ : nullptr; }
+
  private:
   Process& process_;
   cuda::CUcontext context_ = nullptr;

@@ -142,7 +142,7 @@ CUresult free_async(Process& process, CUdeviceptr address, CUstream stream) {
   if (process.current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if ((result = forbidden_in_order(process, default_stream(stream, PerThread))) != CUDA_SUCCESS) return result;
   const Pools::Placed placed = process.pools.take(address);
-  if (!owner->memory().allocations.free_async(address, stream, PerThread, at.context(), &result))
+  if (!owner->memory().allocations.free_async(address, stream, PerThread, at.context(), at.green(), &result))
     result = call_real<Function>(address, stream);
   if (result != CUDA_SUCCESS) process.pools.put_back(placed);
   return result;

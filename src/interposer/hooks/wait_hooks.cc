@@ -23,6 +23,7 @@ CUresult wait(Entry entry, Arguments... arguments) {
 extern "C" {
 
 NVSHARE_EXPORT CUresult cuCtxSynchronize() { return wait<&RealDriver::cuCtxSynchronize>(Entry()); }
+NVSHARE_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) { return wait<&RealDriver::cuCtxSynchronize_v2>(Entry(), context); }
 NVSHARE_EXPORT CUresult cuEventSynchronize(CUevent event) { return wait<&RealDriver::cuEventSynchronize>(Entry(), event); }
 NVSHARE_EXPORT CUresult cuStreamSynchronize(CUstream stream) { return wait<&RealDriver::cuStreamSynchronize>(Entry(), stream); }
 NVSHARE_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return wait<&RealDriver::cuStreamSynchronize_ptsz>(Entry(), stream); }

@@ -56,7 +56,8 @@ bool Link::start(const char* waits_because) {
   device_.turns().set_shared(true);
   // The socket's thread last: it would connect anew once there is no socket.
   if (!device_.swap_engine().start() || !start_thread(&thread_, thread_body, this, "nvshare-link")) {
-    log(LogLevel::kError, "no thread could be started for the link to the scheduler");
+    barred_by_ = "no thread can be started for the link to nvshare-scheduler (ulimit -u, ulimit -v, pids.max of its cgroup)";
+    barred_.store(true, std::memory_order_release);
     shared_.store(false, std::memory_order_release);
     device_.turns().set_shared(false);
     close();
@@ -194,9 +195,8 @@ bool Link::handshake(int fd, const protocol::Register& hello, protocol::Register
     auto refused = protocol::decode<protocol::Refused>(bytes);
     refused_ = true;
     const char* reason = refused ? refused->reason : "(no reason given)";
-    const bool told_later = refused && refused->barred != 0 && !shared();  // once the program attaches, with what it means: process.cc
     // It is asked again as long as the program runs: an upgrade under way may end in a scheduler that takes it.
-    if (strcmp(reason, refusal_told_) != 0 && !told_later)
+    if (strcmp(reason, refusal_told_) != 0)
       log(LogLevel::kWarning, "the scheduler refuses GPU %d to this program: %s", device_.ordinal(), reason);
     snprintf(refusal_told_, sizeof refusal_told_, "%s", reason);
     if (refused && refused->barred != 0) barred_.store(true, std::memory_order_release);

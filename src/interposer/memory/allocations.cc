@@ -149,6 +149,7 @@ bool Allocations::free(CUdeviceptr address, CUresult* result) {
     return block != nullptr && !block->cached;
   }
   *result = cuda::CUDA_SUCCESS;
+  const uint64_t waits = stream_frees_.begins_wait();
   if (!wait_before_free(device_, deferred.context, result)) {
     // Something captures, which waiting would break: freed when that has ended.
     deferred.address = address;
@@ -164,7 +165,7 @@ bool Allocations::free(CUdeviceptr address, CUresult* result) {
   }
   // An address that two threads free at once is a bug of the program.
   if (!freed_.give_back(address, true, &requested)) *result = cuda::CUDA_ERROR_INVALID_VALUE;
-  stream_frees_.collect_deferred();
+  stream_frees_.waited(deferred.context, waits);
   return true;
 }
 
@@ -192,7 +193,7 @@ CUresult Allocations::allocate_async(CUdeviceptr* address, size_t bytes, CUstrea
     *address = reused;
     return cuda::CUDA_SUCCESS;
   }
-  stream_frees_.collect(false);
+  stream_frees_.collect();
   CUresult result = place(address, bytes, context, use_of_pools());
   if (result == cuda::CUDA_SUCCESS) {
     Lock lock(blocks_.mutex);
@@ -203,7 +204,7 @@ CUresult Allocations::allocate_async(CUdeviceptr* address, size_t bytes, CUstrea
   return result;
 }
 
-bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUresult* result) {
+bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUcontext green, CUresult* result) {
   StreamFrees::Free pending{};
   size_t requested = 0;
   if (!measure(address, &requested, &pending.capacity, &pending.context)) return false;
@@ -212,6 +213,7 @@ bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thre
   pending.stream = resolve(stream, per_thread);
   pending.thread = Captures::thread_of(pending.stream);
   pending.stream_context = context;
+  pending.green = green;
   const RealDriver& driver = real_driver();
   *result = driver.cuEventCreate(&pending.event, cuda::CU_EVENT_DISABLE_TIMING);
   if (*result == cuda::CUDA_SUCCESS) {

@@ -39,7 +39,8 @@ class Allocations {
   bool free(cuda::CUdeviceptr address, cuda::CUresult* result);
   // In stream order (stream_frees.h).
   cuda::CUresult allocate_async(cuda::CUdeviceptr* address, size_t bytes, cuda::CUstream stream, bool per_thread, cuda::CUcontext context);
-  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUcontext context, cuda::CUresult* result);
+  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUcontext context, cuda::CUcontext green,
+                  cuda::CUresult* result);
   // The program's own managed memory. It swaps by prefetches, and the program may use it on the host without the lock.
   cuda::CUresult allocate_managed(cuda::CUdeviceptr* address, size_t bytes, unsigned flags, cuda::CUcontext context);
 

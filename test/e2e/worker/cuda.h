@@ -32,6 +32,8 @@ using namespace nvshare::cuda;
   CALL(cuCtxPushCurrent_v2) \
   CALL(cuCtxPopCurrent_v2) \
   CALL(cuDevicePrimaryCtxRetain) \
+  CALL(cuGreenCtxCreate) \
+  CALL(cuGreenCtxDestroy) \
   CALL(cuDevicePrimaryCtxRelease_v2) \
   CALL(cuDevicePrimaryCtxReset_v2) \
   CALL(cuMemAlloc_v2) \

@@ -125,6 +125,50 @@ void run_allocate_while_the_gpu_waits(const Options& options) {
   release_primary();
 }
 
+// Frees beside a capture what the GPU may still use, and allocates --count times on other streams than the one that stands still until this
+// thread has done so.
+void run_frees_of_captures(const Options& options) {
+  retain_primary();
+  Desk desk, still;
+  CUgraph graph = nullptr;
+  CUdeviceptr freed = 0, more = 0;
+  std::atomic<bool> go{false};
+  check(cuda().cuMemAlloc_v2(&freed, 4u << 20), "cuMemAlloc");
+  check(cuda().cuStreamBeginCapture_v2(desk.place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  check(cuda().cuMemFree_v2(freed), "cuMemFree");
+  check(cuda().cuStreamEndCapture(desk.place.stream, &graph), "cuStreamEndCapture");
+  check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
+  stand_still_on(still.place.stream, &go);
+  for (uint64_t each = 0; each < options.number("count", 4); ++each) {
+    check(cuda().cuMemAllocAsync(&more, 64 << 10, desk.place.stream), "cuMemAllocAsync");
+    check(cuda().cuMemFreeAsync(more, desk.place.stream), "cuMemFreeAsync");
+  }
+  say("allocated beside it");
+  go.store(true);
+  check(cuda().cuStreamSynchronize(still.place.stream), "cuStreamSynchronize");
+  check(cuda().cuMemAlloc_v2(&more, 64 << 10), "cuMemAlloc");
+  check(cuda().cuMemFree_v2(more), "cuMemFree");
+  release_primary();
+}
+
+// Makes and ends a green context while a stream of the primary one, with a free behind it, stands still until this thread has done so.
+void run_green_while_the_gpu_waits(const Options&) {
+  retain_primary();
+  Desk desk;
+  CUdeviceptr freed = 0;
+  std::atomic<bool> go{false};
+  check(cuda().cuMemAllocAsync(&freed, 4u << 20, desk.place.stream), "cuMemAllocAsync");
+  stand_still_on(desk.place.stream, &go);
+  check(cuda().cuMemFreeAsync(freed, desk.place.stream), "cuMemFreeAsync");
+  CUgreenCtx green = nullptr;
+  check(cuda().cuGreenCtxCreate(&green, nullptr, 0, 1), "cuGreenCtxCreate");
+  check(cuda().cuGreenCtxDestroy(green), "cuGreenCtxDestroy");
+  say("ended beside it");
+  go.store(true);
+  check(cuda().cuStreamSynchronize(desk.place.stream), "cuStreamSynchronize");
+  release_primary();
+}
+
 // Asks for more than any GPU has, also by sizes whose product is small again in 64 bits, and for what is in use of the pool afterwards.
 void run_absurd_sizes(const Options&) {
   retain_primary();

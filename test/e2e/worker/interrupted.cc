@@ -1,4 +1,5 @@
 // Programs whose calls are interrupted, or begin where something is missing: by signals, by the end of their thread, without descriptors.
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -51,7 +52,52 @@ void leave_descriptors(rlim_t spare) {
   if (lowest < 0 || setrlimit(RLIMIT_NOFILE, &limit) != 0) fail(kExitUnexpected, "no limit of open files");
 }
 
+// Standard error leads nowhere from now on; `full`: to somebody who reads nothing.
+void lose_standard_error(bool full) {
+  int ends[2];
+  if (pipe(ends) != 0 || dup2(ends[1], STDERR_FILENO) < 0) fail(kExitUnexpected, "no pipe");
+  if (!full) {
+    close(ends[0]);
+    return;
+  }
+  const char text[4096] = {};
+  fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
+  while (write(STDERR_FILENO, text, sizeof text) > 0) {
+  }
+  fcntl(STDERR_FILENO, F_SETFL, 0);
+}
+
 }  // namespace
+
+// Passes its memory limit, of which the library tells, where nobody reads that any more, or with --full 1 for now.
+void run_unread(const Options& options) {
+  retain_primary();
+  lose_standard_error(options.number("full", 0) != 0);
+  CUdeviceptr address = 0;
+  for (int each = 0; each < 3; ++each) {
+    const CUresult result = cuda().cuMemAlloc_v2(&address, 128u << 20);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) check(result == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : result, "cuMemAlloc past the limit");
+  }
+  release_primary();
+}
+
+// Makes memory where no thread can be started; says what the driver answers.
+void run_no_threads(const Options&) {
+  pthread_attr_t attributes, before;
+  pthread_getattr_default_np(&before);
+  pthread_attr_init(&attributes);
+  if (pthread_attr_setstacksize(&attributes, size_t{1} << 46) != 0 || pthread_setattr_default_np(&attributes) != 0) {
+    fail(kExitUnexpected, "threads can have any stack");
+  }
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult result = cuda().cuMemCreate(&handle, 2u << 20, &properties, 0);
+  pthread_setattr_default_np(&before);
+  std::printf("the handle: %d\n", static_cast<int>(result));
+  std::fflush(stdout);
+}
 
 // Works --steps times while a timer's signal comes every 2 ms; it has come before the first context is made.
 void run_signals(const Options& options) {

@@ -2,6 +2,7 @@
 
 #include "interposer/log.h"
 #include "interposer/process/device.h"
+#include "interposer/process/map_memory.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -31,7 +32,7 @@ CUresult VmmBackend::map(Block& block, uint32_t index) {
     return result;
   }
   CUdeviceptr address = block.base + chunk_offset(index);
-  result = driver.cuMemMap(address, chunk.bytes, 0, chunk.handle, 0);
+  result = map_memory(address, chunk.bytes, 0, chunk.handle);
   if (result == cuda::CUDA_SUCCESS) {
     chunk.accessors = 0;
     result = access_.grant(block, index);

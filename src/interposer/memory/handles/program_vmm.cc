@@ -8,6 +8,7 @@
 #include "interposer/log.h"
 #include "interposer/memory/limits/charges.h"
 #include "interposer/process/device.h"
+#include "interposer/process/map_memory.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -313,7 +314,7 @@ CUresult ProgramVmm::import_handle(Handle* out, void* os_handle, cuda::CUmemAllo
 
 CUresult ProgramVmm::place_mapping(Mapping& mapping, Handle driver_handle) {
   const RealDriver& driver = real_driver();
-  CUresult result = driver.cuMemMap(mapping.base, mapping.bytes, mapping.offset, driver_handle, 0);
+  CUresult result = map_memory(mapping.base, mapping.bytes, mapping.offset, driver_handle);
   if (result != cuda::CUDA_SUCCESS) return result;
   if (!mapping.access.empty()) {
     result = driver.cuMemSetAccess(mapping.base, mapping.bytes, mapping.access.data(), mapping.access.size());
@@ -559,7 +560,7 @@ CUresult ProgramVmm::open_window(Blocks& blocks, Block& block) {
     if (result != cuda::CUDA_SUCCESS) return result;
     blocks.set_window(block, base, block.bytes);
   }
-  result = driver.cuMemMap(block.base, block.bytes, 0, block.chunks[0].handle, 0);
+  result = map_memory(block.base, block.bytes, 0, block.chunks[0].handle);
   if (result != cuda::CUDA_SUCCESS) return result;
   cuda::CUmemAccessDesc access{block.handle->properties.location, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   result = driver.cuMemSetAccess(block.base, block.bytes, &access, 1);

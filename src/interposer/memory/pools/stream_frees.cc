@@ -30,6 +30,7 @@ bool StreamFrees::add(const Free& pending) {
   Blocks::notes_of(*block, pending.address).freed = true;
   Blocks::notes_of(*block, pending.address).gone = pending.at_once;
   frees_.push_back(pending);
+  frees_.back().number = ++last_;
   if (pending.event == nullptr) deferred_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -47,6 +48,7 @@ CUdeviceptr StreamFrees::reuse(size_t bytes, CUstream stream, uint64_t thread, C
       if (pending.capacity < bytes || pending.capacity > most) continue;
       reused = pending.address;
       event = pending.event;
+      if (event == nullptr) deferred_.fetch_sub(1, std::memory_order_relaxed);
       frees_.erase(frees_.begin() + static_cast<ptrdiff_t>(i));
       break;
     }
@@ -75,7 +77,7 @@ void StreamFrees::collect_done() {
   if (context == nullptr) return;
   const RealDriver& driver = real_driver();
   if (driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
-    collect(false);
+    pass(true);
     CUcontext popped = nullptr;
     driver.cuCtxPopCurrent_v2(&popped);
   }
@@ -86,7 +88,7 @@ void StreamFrees::collect_within(int64_t patience_ns) {
   const Process& process = device_.process();
   const int64_t deadline = now_ns() + patience_ns;
   for (;;) {
-    collect(false);
+    pass(true);
     {
       Lock lock(blocks_.mutex);
       if (frees_.empty()) return;
@@ -103,7 +105,7 @@ void StreamFrees::stream_leaves(CUstream stream) {
   }
 }
 
-void StreamFrees::collect(bool wait) {
+void StreamFrees::pass(bool wait_for_unknown) {
   const RealDriver& driver = real_driver();
   std::vector<Free> passed;
   CapturesHeldOff held_off(device_.process().captures);
@@ -120,7 +122,7 @@ void StreamFrees::collect(bool wait) {
       });
     };
     const auto is_done = [&](const Free& pending) {
-      if (wait || pending.event == nullptr) return true;
+      if (pending.event == nullptr) return wait_for_unknown;
       if (unfinished_count == kUnfinishedStreamsMax || stands_behind(pending)) return false;
       if (driver.cuEventQuery(pending.event) == cuda::CUDA_SUCCESS) return true;
       unfinished[unfinished_count++] = pending;
@@ -135,7 +137,6 @@ void StreamFrees::collect(bool wait) {
   }
   for (const Free& pending : passed) {
     if (pending.event != nullptr) {
-      if (wait) driver.cuEventSynchronize(pending.event);
       driver.cuEventDestroy_v2(pending.event);
     } else {
       CUresult ignored = cuda::CUDA_SUCCESS;  // the context's earlier failure is no reason to keep its memory
@@ -146,12 +147,59 @@ void StreamFrees::collect(bool wait) {
   }
 }
 
+uint64_t StreamFrees::last_number() {
+  Lock lock(blocks_.mutex);
+  return last_;
+}
+
+void StreamFrees::waited(CUcontext context, uint64_t until) {
+  if (until == 0) return;
+  std::vector<CUdeviceptr> passed;
+  {
+    Lock lock(blocks_.mutex);
+    std::erase_if(frees_, [&](const Free& pending) {
+      const bool done = pending.event == nullptr && pending.number <= until && (context == nullptr || pending.stream_context == context);
+      if (done) passed.push_back(pending.address);
+      return done;
+    });
+    deferred_.fetch_sub(static_cast<uint32_t>(passed.size()), std::memory_order_relaxed);
+  }
+  size_t requested = 0;
+  for (CUdeviceptr address : passed) freed_.give_back(address, false, &requested);
+}
+
+void StreamFrees::green_leaves(CUcontext green, int64_t patience_ns) {
+  const Process& process = device_.process();
+  const int64_t deadline = now_ns() + patience_ns;
+  std::vector<cuda::CUevent> ended;
+  for (bool gone = false; !gone;) {
+    pass(false);
+    Lock lock(blocks_.mutex);
+    gone = std::none_of(frees_.begin(), frees_.end(), [&](const Free& each) { return each.green == green && each.event != nullptr; });
+    if (!gone && now_ns() < deadline && !process.captures.capturing() && !process.ending()) {
+      lock.unlock();
+      sleep_ns(kPassLook_ns);
+      lock.lock();
+      continue;
+    }
+    for (Free& each : frees_) {
+      if (each.green != green || each.event == nullptr) continue;
+      ended.push_back(each.event);
+      each.event = nullptr;
+      each.reusable = false;
+      deferred_.fetch_add(1, std::memory_order_relaxed);
+    }
+    gone = true;
+  }
+  for (cuda::CUevent event : ended) real_driver().cuEventDestroy_v2(event);
+}
+
 void StreamFrees::look_if_many() {
   {
     Lock lock(blocks_.mutex);
     if (frees_.size() < std::max(kMany, looked_at_ * 2)) return;
   }
-  collect(false);
+  collect();
   Lock lock(blocks_.mutex);
   looked_at_ = frees_.size();
 }

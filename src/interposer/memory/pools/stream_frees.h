@@ -29,8 +29,10 @@ class StreamFrees {
     cuda::CUcontext stream_context;
     cuda::CUevent event;  // null: unknown, wait for the whole context
     cuda::CUcontext context;
-    bool reusable = true;  // by a later allocation on the same stream
-    bool at_once = false;  // by cuMemFree
+    cuda::CUcontext green = nullptr;  // the stream is one of that green context's, with which its event ends
+    bool reusable = true;             // by a later allocation on the same stream
+    bool at_once = false;             // by cuMemFree
+    uint64_t number = 0;              // in the order of frees; add() sets it
   };
   // False: it is there already (freed twice).
   bool add(const Free& pending);
@@ -41,29 +43,36 @@ class StreamFrees {
   // It is about to be destroyed, and its handle may name another stream soon.
   void stream_leaves(cuda::CUstream stream);
 
-  // Gives back what the GPU has passed; with `wait`, all of it, waiting for the GPU. Not while something captures.
-  void collect(bool wait);
-  // What the GPU passes within that time: it may wait for the calling thread, for good.
+  // Gives back what the GPU has passed, by its events. Not while something captures. Nothing is waited for: the GPU may wait for the
+  // calling thread, for good.
+  void collect() { pass(false); }
+  // The same of what the GPU passes within that time. What has no event is waited for longer, for there is no other way to know.
   void collect_within(int64_t patience_ns);
-  // As collect() for the swap engine, whose thread has no context. The GPU has no work left, so nothing is waited for.
+  // For the swap engine, whose thread has no context: all of it. The GPU has no work left, so nothing is waited for.
   void collect_done();
-  // What was freed without an event is given back, if there is any: only looking tells when the GPU has passed it.
-  void collect_deferred() {
-    if (deferred_.load(std::memory_order_relaxed) > 0) collect(false);
-  }
+  // What was freed without an event, if there is any, is given back by who waits for its context anyway (null: for all of the GPU's):
+  // what begins_wait() said before that wait.
+  uint64_t begins_wait() { return deferred_.load(std::memory_order_relaxed) > 0 ? last_number() : 0; }
+  void waited(cuda::CUcontext context, uint64_t until);
   // After one was added: of many, and of twice as many and so on, what the GPU has passed is given back. Nothing is waited for: the GPU may
   // wait for the thread that frees.
   void look_if_many();
 
+  // That green context is about to be destroyed. Its frees are looked for as long as that; then no event tells of them any more.
+  void green_leaves(cuda::CUcontext green, int64_t patience_ns);
   // The driver has destroyed that context. Returns what is passed by that, and lives on.
   std::vector<cuda::CUdeviceptr> context_gone(const Blocks& blocks, cuda::CUcontext context) REQUIRES(blocks.mutex);
 
  private:
+  void pass(bool wait_for_unknown);
+  uint64_t last_number();
+
   Device& device_;
   Blocks& blocks_;
   FreedBlocks& freed_;
   std::vector<Free> frees_ GUARDED_BY(blocks_.mutex);
   size_t looked_at_ GUARDED_BY(blocks_.mutex) = 0;  // how many were left of many
+  uint64_t last_ GUARDED_BY(blocks_.mutex) = 0;     // number
   std::atomic<uint32_t> deferred_{0};               // of them without an event
 };
 
