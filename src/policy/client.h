@@ -118,6 +118,7 @@ struct Roles {
   bool waits = false;                               // Gpu::waiting
   bool unsettled = false;                           // Gpu::unsettled
   bool evictable = false;                           // Lockless::evictable
+  bool unmet = false;                               // Lockless::unmet
   bool stays = false, works = false, busy = false;  // Tenancy
   std::optional<Instant> lately;                    // Gpu::lately: when it had the lock last
 
@@ -156,7 +157,8 @@ struct QueueEntry {
   Bytes room = 0;
   std::optional<Instant> unnoted;
   bool counts = false, counts_for_memory = false, held = false;
-  size_t free_at = 0;  // its place in Queue::free; `held`: none
+  bool of_several = false, put_off = false;  // its tenant is on several GPUs; its gang is put off
+  size_t free_at = 0;                        // its place in Queue::free; `held`: none
 };
 
 struct Joining {

@@ -110,10 +110,16 @@ static void note_on_several(State& state, TenantId tenant, Spread& spread) {
     state.gang_changes.note(tenant, spread);
     if (spread.asking_back > 0) state.gang_changes.asking_back.emplace(tenant, &spread);
   } else if (state.on_several.erase(tenant)) {
+    if (spread.gang != nullptr) bring_back(*spread.gang);
     state.gang_changes.forget(tenant, spread);
     spread.changes = nullptr;
     state.apart.insert(tenant);
+  } else {
+    return;
   }
+  each_client_of(state, tenant, [](Client& client) {
+    if (client.waits()) note_waiting(*client.indexed.home, client);
+  });
 }
 
 void note_gang_turns_changed(State& state) {
@@ -166,6 +172,7 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
 }
 
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
+  if (Spread* const spread = client.indexed.spread; spread != nullptr && spread->gang != nullptr) bring_back(*spread->gang);
   forget_shares(gpu, client);
   const auto here = gpu.of_tenant.find(client.tenant);
   here->second.clients.erase(client.id);

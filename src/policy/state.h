@@ -141,12 +141,23 @@ struct GangStanding {
   bool operator==(const GangStanding&) const = default;
 };
 
+// The gangs on a GPU that are put off (Gang::PutOff), by what makes them be looked at again.
+struct GangsPutOff {
+  FlatMap<Place, Gang*> behind;                              // others here: while nobody comes first here
+  FlatMap<Place, Gang*> beside;                              // wait here as well, and nobody came first here: once somebody does
+  FlatMap<std::pair<Bytes, GangId>, Gang*> by_room;          // do not fit here: once so much is free
+  FlatMap<std::pair<Bytes, GangId>, Gang*> by_need;          // fit here: once less is free than this
+  FlatMap<std::pair<Instant, GangId>, Gang*> low, promoted;  // have lower priority than others: by when they began to wait
+  int highest = 0;                                           // priority of a client here, as their places have it
+};
+
 // The gangs on a GPU, by what a step asks of them.
 struct GangsHere {
   FlatMap<std::pair<Bytes, GangId>, Spread*> by_need;  // all: by Gang::OnGpu::need
   Bytes room = 0;                                      // for them, when they were formed last
   // Of those that are in use, by GangStanding: for the rule that none may run of which two could come to wait for each other.
   FlatMap<GangId, Gang*> lacking, settled, mixed;
+  GangsPutOff put_off;
   size_t most_members = 0;  // no gang ever had more here
   Contenders contenders;    // as the gangs' clients were told of them
 };
@@ -249,6 +260,9 @@ struct Queue {
   uint32_t waiters = 0, memory_waiters = 0;       // that wait for neighbours; for memory
   std::vector<Client*> free;                      // that neither limits nor turns keep waiting; in no order (QueueEntry::free_at)
   size_t ending = 0;                              // LastTurn::due
+  // Of tenants on several GPUs, whose places depend on all of these: they are in no order here.
+  size_t of_several = 0;
+  FlatMap<ClientId, Client*> looked_at;  // of those: whose gang is not put off
 };
 
 // Whether what was decided on a GPU in the last step depends on how much room host memory has.
@@ -261,6 +275,7 @@ struct HostQuestions {
 struct Lockless {
   FlatMap<ClientId, Client*> evictable;  // with memory that could move out
   FlatMap<ClientId, Client*> keepers;    // of a place (GangPlace::kept)
+  FlatMap<ClientId, Client*> unmet;      // that wait, and whose last turn ended for want of memory (Client::unmet)
 };
 
 // What recount() keeps of all clients beside their sums.
@@ -317,8 +332,10 @@ struct Gang {
   struct OnGpu {
     Gpu* gpu = nullptr;
     size_t begin = 0, end = 0;
-    Bytes need = 0;         // they need together: beside whatever others have, as far as that can be moved out
-    GangStanding standing;  // as the lists of GangsHere have it
+    Bytes need = 0;                   // they need together: beside whatever others have, as far as that can be moved out
+    GangStanding standing;            // as the lists of GangsHere have it
+    bool beside = false;              // GangsPutOff::beside has it
+    std::optional<Bytes> fits_while;  // GangsPutOff::by_need has it, by that
 
     bool operator==(const OnGpu&) const = default;
   };
@@ -328,7 +345,7 @@ struct Gang {
   bool whole = false;           // its turns are on all GPUs together: its clients fit together on each GPU
   Spread* of = nullptr;
   mutable uint64_t reached_by = 0;  // the latest search for rivals that came by
-  uint64_t queued_by = 0;           // the latest queue_of() that has it
+  uint64_t queued_by = 0;           // the latest InOrder that has it (State::searches)
   bool split_noted = false;
   bool parted = false;    // gangs of single processes of this tenant are known, too
   Instant last_used = 0;  // end of its last turn
@@ -341,6 +358,21 @@ struct Gang {
   Duration turn_carried = 0;
   bool interrupted = false;
   int catch_ups = 0;  // in the drain under way
+
+  // It waits behind others and for memory (gang_queue.cc). Until one of its clients changes, its place does, or there may be room for it,
+  // that is all that is to be said of it wherever others come first.
+  struct PutOff {
+    Place place;
+    Gpu* behind = nullptr;  // others, there
+    Gpu* no_room_on = nullptr;
+    Bytes room = 0;         // the least that would have to be free there
+    Instant since = 0;      // when the first of its clients began to wait
+    Gpu* low_on = nullptr;  // it has lower priority than others, and has not waited for as long as puts it before them there
+    bool promoted = false;  // it has lower priority than others, and has waited for so long everywhere
+
+    bool operator==(const PutOff&) const = default;
+  };
+  std::optional<PutOff> put_off;
 
   // As ContentionCounts has them, while it is the one that counted them.
   struct Contention {
@@ -358,6 +390,7 @@ struct GangChanges {
   FlatMap<TenantId, Spread*> to_tell;      // since their clients were told of contention
   FlatMap<TenantId, Spread*> asking_back;  // that have clients that keep a place and wait: whether these fit is asked in each step
   FlatMap<GangId, Gang*> loading;          // that are in a turn and have not all loaded
+  std::vector<Gang*> brought_back;         // that are not put off any more, since admission looked here last
 
   void note(TenantId tenant, Spread& spread);
   void forget(TenantId tenant, Spread& spread);

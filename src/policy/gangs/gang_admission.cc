@@ -32,14 +32,16 @@ bool fits_now(const Context& context, Looks& looks, Gpu& gpu, const std::vector<
 
 // What all its GPUs together would have to move out, beyond what moves already.
 bool host_has_room(const Context& context, const Waiting& waiting) {
+  const auto each_count = [&](auto look) {
+    for (const auto& [gpu_id, clients] : waiting)
+      look(RoomCount(context.state, context.state.gpus.at(gpu_id), {.comers = clients}, context.now));
+  };
   Bytes more = 0;
+  each_count([&](const RoomCount& count) { more += count.room().host_needed; });
+  if (more <= host_room(context.state)) return true;
   Movable movable;
-  for (const auto& [gpu_id, clients] : waiting) {
-    const RoomCount count(context.state, context.state.gpus.at(gpu_id), {.comers = clients}, context.now);
-    more += count.room().host_needed;
-    count.add_movable(movable);
-  }
-  return more <= host_room(context.state) || more <= host_room(context.state, movable);
+  each_count([&](const RoomCount& count) { count.add_movable(movable); });
+  return more <= host_room(context.state, movable);
 }
 
 void grant_gang(Context& context, Gang& gang, const Waiting& waiting) {
@@ -118,7 +120,7 @@ void make_head(const Context& context, Heads& heads, const Waiting& waiting, con
     const auto on_gpu = plan.switches.find(gpu_id);
     Switch of_gpu = on_gpu != plan.switches.end() ? on_gpu->second : Switch{};
     of_gpu.at = std::max(plan.at, context.now);
-    if (std::optional<Head>& head = heads[gpu_id]; !head) head = Head{clients, of_gpu};
+    if (std::optional<Head>& head = heads[gpu_id]; !head) head.emplace(clients, std::move(of_gpu));
   }
 }
 
@@ -206,20 +208,18 @@ const Gang::OnGpu* behind_on(Context& context, const Heads& heads, Looks& looks,
     if (std::none_of(gang.members.begin() + static_cast<ptrdiff_t>(on.begin), gang.members.begin() + static_cast<ptrdiff_t>(on.end), waits))
       continue;
     if (!look_at(looks[on.gpu->id], context, *on.gpu).pressed.empty()) return nullptr;
-    if (behind != nullptr) continue;
-    const auto head = heads.find(on.gpu->id);
-    if (head != heads.end() && head->second) behind = &on;
+    if (behind == nullptr && has_head(heads, *on.gpu)) behind = &on;
   }
   return behind;
 }
 
 }  // namespace
 
-bool stays_behind(Context& context, const Heads& heads, Looks& looks, const Gang& gang) {
-  if (asks_for_more(gang, context.now)) return false;
+Gpu* stays_behind(Context& context, const Heads& heads, Looks& looks, const Gang& gang) {
+  if (asks_for_more(gang, context.now)) return nullptr;
   const Gang::OnGpu* const behind = behind_on(context, heads, looks, gang);
-  if (behind == nullptr) return false;
-  if (std::none_of(gang.on.begin(), gang.on.end(), [&](const Gang::OnGpu& on) { return is_short(gang, on, looks); })) return false;
+  if (behind == nullptr) return nullptr;
+  if (std::none_of(gang.on.begin(), gang.on.end(), [&](const Gang::OnGpu& on) { return is_short(gang, on, looks); })) return nullptr;
   for (const Gang::OnGpu& on : gang.on) {
     std::optional<bool> short_of_memory;  // most know already that they wait for it
     for (size_t i = on.begin; i < on.end; ++i) {
@@ -229,7 +229,7 @@ bool stays_behind(Context& context, const Heads& heads, Looks& looks, const Gang
       set_reason(client, &on == behind ? WaitReason::kQueue : WaitReason::kGang, client.wait.for_memory || *short_of_memory);
     }
   }
-  return true;
+  return behind->gpu;
 }
 
 bool complete_gang(Context& context, const Waiting& waiting) {
@@ -268,12 +268,12 @@ void admit_gang(Context& context, Heads& heads, Looks& looks, Gang& gang, const 
     all_fit = false;
     for (const ClientId id : clients) set_reason(gpu.clients.at(id), gpu.clients.at(id).wait.reason, true);
   }
-  if (!all_fit) {  // it waits behind those that come first on one of them, whether or not others have to leave as well
-    const auto behind = std::find_if(waiting.begin(), waiting.end(), [&](const auto& on) {
-      const auto head = heads.find(on.first);
-      return head != heads.end() && head->second;
-    });
-    if (behind != waiting.end()) return set_reason_of(context, waiting, behind->first, WaitReason::kQueue);
+  // It waits behind those that come first on one of them, whether or not others have to leave as well.
+  const auto first = std::find_if(waiting.begin(), waiting.end(), [&](const auto& on) { return has_head(heads, state.gpus.at(on.first)); });
+  if (first != waiting.end()) {
+    const bool goes_on = all_fit && (fits_beside(context, state.gpus.at(first->first), *heads.at(first->first), first->second) ||
+                                     !host_has_room(context, waiting));
+    if (!goes_on) return set_reason_of(context, waiting, first->first, WaitReason::kQueue);
   }
   const std::set<GangId> rivals = rivals_of(context, gang);
   all_fit = all_fit && rivals.empty();

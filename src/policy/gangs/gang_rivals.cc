@@ -126,6 +126,7 @@ class Rivals {
 }  // namespace
 
 void unlist(Gang& gang) {
+  bring_back(gang);
   for (Gang::OnGpu& on : gang.on) {
     set_standing(gang, on, {});
     on.gpu->gangs.by_need.erase({on.need, gang.id});

@@ -73,6 +73,35 @@ TEST_F(GangWork, OnlyGangsOfWhichAClientHasChangedAreFormedAnew) {
   EXPECT_FALSE(is_whole(200));
 }
 
+// Of hundreds that wait only the one that comes next is of interest to an event of another program.
+TEST_F(GangWork, GangsThatWaitBehindOthersForMemoryAreNotLookedAt) {
+  const auto looked_at = [&](GpuId gpu) { return state_->gpus.at(gpu).queue.looked_at.size(); };
+  const auto join_both = [&](TenantId tenant, bool runs) {
+    for (const GpuId gpu : {0U, 1U}) feed(ClientJoined{10 * tenant + gpu, gpu, tenant, 0, {900 * kGiB, 0, 0}, true, runs, !runs});
+  };
+  const auto runs = [&](TenantId tenant) { return state_->find(10 * tenant)->holds_lock() && state_->find(10 * tenant + 1)->holds_lock(); };
+  const auto end_turn = [&](TenantId tenant) {
+    for (const ClientId client : {10 * tenant, 10 * tenant + 1})
+      feed(LockReleased{client, state_->find(client)->grant, {900 * kGiB, 0, 0}, true, 0, std::nullopt});
+  };
+  join_both(1, true);
+  for (TenantId tenant = 2; tenant <= 30; ++tenant) join_both(tenant, false);
+  join(1, 0, 1000);
+  EXPECT_EQ(looked_at(0), 1U) << "of all that wait the one whose turn comes next";
+  EXPECT_EQ(looked_at(1), 1U);
+  feed(TenantPriority{20, 1});
+  end_turn(1);
+  EXPECT_TRUE(runs(20));
+  feed(ClientLeft{30, true});
+  feed(ClientLeft{31, true});
+  end_turn(20);
+  EXPECT_TRUE(runs(2)) << "the one that waited for longest";
+  feed(ForeignMemory{0, 900 * kGiB});
+  feed(ForeignMemory{0, 0});
+  end_turn(2);
+  EXPECT_TRUE(runs(4));
+}
+
 TEST_F(GangWork, AnEventConcernsTheGpusThatGangsTieToItsOwn) {
   join(1, 0, 100);
   EXPECT_EQ(join(2, 1, 100), (Ids{0, 1}));

@@ -54,14 +54,22 @@ Instant drain_retry_at(const State& state, const Client& client);  // when it, o
 // collective, and is billed meanwhile: no limit may keep that member waiting.
 bool cannot_drain(const Gang& gang);
 
+// gang_queue.cc: gangs that wait behind others and for memory
+// Which stays behind others on a GPU, if nothing else is to be said of it.
+void put_off(const Context& context, const Looks& looks, Gang& gang, const Place& place, Gpu& behind);
+void bring_back(Gang& gang);  // it is looked at in each step again
+void bring_back_all(const Gpus& gpus);
+void bring_back_due(const Context& context, Gpu& gpu);                                 // those that may have another place now
+void bring_back_that_may_fit(const Context& context, Looks& looks, const Gpus& gpus);  // or of which more is to be said
+
 // gang_admission.cc: a gang's turn, on all GPUs where its members wait
 using Waiting = std::map<GpuId, std::vector<ClientId>>;
 // For a gang that runs without those who wait: they get the lock if that makes it complete. A gang that lacks a member may be unable
 // to drain, a complete one can.
 bool complete_gang(Context& context, const Waiting& waiting);
-// It waits behind those that come first on one of its GPUs, and does not fit: which is all that is to be said of most that wait. False: it
-// is for admit_gang() to say.
-bool stays_behind(Context& context, const Heads& heads, Looks& looks, const Gang& gang);
+// It waits behind those that come first on one of its GPUs, this one, and does not fit: which is all that is to be said of most that wait.
+// Null: it is for admit_gang() to say.
+Gpu* stays_behind(Context& context, const Heads& heads, Looks& looks, const Gang& gang);
 void admit_gang(Context& context, Heads& heads, Looks& looks, Gang& gang, const Waiting& waiting);
 
 }  // namespace nvshare::policy

@@ -160,12 +160,9 @@ void take_growth(Context& context, Client& client, const MemoryChanged& event) {
 
 void settle_growth(Context& context, Gpu& gpu) {
   bool growing = false;
-  if (!context.state.gangs.empty()) {
-    for (const auto& [id, client] : gpu.waiting) {
-      if (client->unmet > 0 && need(*client) > ceiling(context.config(), gpu, *client))
-        forget_unmet(*client);  // to be refused, not waited for
-    }
-  }
+  each_while_changing(gpu.lockless.unmet, [&](Client* client) {
+    if (need(*client) > ceiling(context.config(), gpu, *client)) forget_unmet(*client);  // to be refused, not waited for
+  });
   each_while_changing(gpu.unsettled, [&](Client* unsettled) {
     Client& client = *unsettled;  // it may be settled then
     if (!client.growth || !client.stays() || client.growth->satisfied) return;

@@ -3,6 +3,8 @@
 #include <limits>
 #include <utility>
 
+#include "policy/gangs/gangs.h"
+
 namespace nvshare::policy {
 
 Bytes overhead_of(const Config& config, const Client& client) { return client.overhead.value_or(config.overhead_default); }
@@ -68,6 +70,7 @@ Roles roles_of(const Client& client) {
           client.waits(),
           !settled || client.evictions.current || client.evictions.backoff.failures > 0,
           evictable,
+          client.waits() && client.unmet > 0,
           client.stays(),
           client.holds_lock() && client.turn.start.has_value(),
           client.waits() || (client.holds_lock() && !client.turn.pause.since),
@@ -160,6 +163,7 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   if (roles.waits && !former.waits) forget_held_for(gpu, client);
   move(former.unsettled, roles.unsettled, gpu.unsettled);
   move(former.evictable, roles.evictable, gpu.lockless.evictable);
+  move(former.unmet, roles.unmet, gpu.lockless.unmet);
   count_in_tenancy(gpu, *client.indexed.tenancy, former, roles);
 }
 
@@ -197,6 +201,7 @@ void GangChanges::note(TenantId tenant, Spread& spread) {
   if (!std::exchange(spread.to_form, true)) to_form.emplace(tenant, &spread);
   if (!std::exchange(spread.to_list, true)) to_list.emplace(tenant, &spread);
   if (!std::exchange(spread.to_tell, true)) to_tell.emplace(tenant, &spread);
+  if (spread.gang != nullptr) bring_back(*spread.gang);
 }
 
 void GangChanges::forget(TenantId tenant, Spread& spread) {
@@ -335,6 +340,12 @@ void RoomCount::leaves(const Client& client) { change(client, true); }
 void RoomCount::stays(const Client& client) { change(client, false); }
 
 Bytes RoomCount::room_left() const { return limit_ - sum_.fixed; }
+
+// Host memory, of which room_of() asks for a piece more than has to move out, has to suffice as well.
+Bytes RoomCount::room_for_sure() const {
+  const Bytes moves = evicting_bytes(gpu_) + std::max<Bytes>(std::min(host_room(state_), kHostMost) - kPieceMost, 0);
+  return std::min(room_left(), limit_ - sum_.fixed - sum_.moving + moves);
+}
 
 Room RoomCount::room() const { return room_of(sum_, !what_if_.comers.empty(), {}); }
 

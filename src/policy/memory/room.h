@@ -115,6 +115,7 @@ class RoomCount {
   void stays(const Client& client);   // does not, after all
   Room room() const;
   Bytes room_left() const;                    // nobody fits that asks for more (room_asked())
+  Bytes room_for_sure() const;                // whoever needs no more than that, beside what it has here that cannot move, fits
   Room room_with(const Client& comer) const;  // if it came besides
   Room room_with(std::span<const Client* const> comers) const;
   void add_movable(Movable& movable, std::span<const Client* const> comers = {}) const;

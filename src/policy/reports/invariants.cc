@@ -160,6 +160,7 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     if (client.holds_lock() && (holder == gpu.holders.end() || holder->second != &client)) return broken("is missing among the holders");
     if (client.waits() && !has(gpu.waiting)) return broken("is missing among the waiting");
     if (client.indexed.roles.unsettled && !has(gpu.unsettled)) return broken("is missing among the unsettled");
+    if (client.indexed.roles.unmet != has(gpu.lockless.unmet)) return broken("lacked memory in its last turn, or not?");
     if (client.place.kept != has(gpu.lockless.keepers) || client.place != client.indexed.place) return broken("keeps a place, or not?");
     if (client.indexed.asks_back != (client.place.kept && client.waits())) return broken("asks for its place, or does not?");
     if (takes_slack(client) != client.indexed.slack_key.has_value()) return broken("is to be given slack, or is not?");
@@ -307,7 +308,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
 // What the queue has of those that wait, against what they say; the order itself is as of the last time that it was asked for.
 std::optional<std::string> check_queue(const Gpu& gpu) {
   const Queue& queue = gpu.queue;
-  size_t placed = 0, unplaced = 0, unnoted = 0, below = 0, late = 0, ordinary = 0, free = 0, ending = 0;
+  size_t placed = 0, several = 0, looked_at = 0, unplaced = 0, unnoted = 0, below = 0, late = 0, ordinary = 0, free = 0, ending = 0;
   uint32_t waiters = 0, memory_waiters = 0;
   for (const auto& [id, client] : gpu.waiting) {
     const QueueEntry& entry = client->indexed.queued;
@@ -319,13 +320,18 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
         keys.last_until != client->drain.overstay.last_until)
       return broken("stands where another would");
     const bool fresh = std::find(queue.fresh.begin(), queue.fresh.end(), client) != queue.fresh.end();
-    if (entry.place.has_value() == fresh) return broken("has a place, or none, or both");
+    const bool of_several = client->indexed.spread != nullptr && client->indexed.spread->changes != nullptr;
+    if (entry.of_several != of_several) return broken("is of a tenant on several GPUs, or not?");
+    if (of_several ? entry.place || fresh : entry.place.has_value() == fresh) return broken("has a place, or none, or both");
+    if (queue.looked_at.contains(id) != (of_several && !entry.put_off)) return broken("is put off, or not?");
     if (entry.place && queue.order.at(*entry.place) != client) return broken("another has its place");
     if (queue.rooms_kept && (entry.room != room_asked(*client) || !queue.by_room.contains({entry.room, id})))
       return broken("asks for other room");
     if (queue.rooms_kept && is_put_off(*client) == queue.unplaced.contains(id)) return broken("is looked at, or should be");
     if (entry.unnoted != wait_note_due(*client)) return broken("why it waits is noted, or should be");
     placed += entry.place.has_value();
+    several += of_several;
+    looked_at += of_several && !entry.put_off;
     unplaced += queue.rooms_kept && !is_put_off(*client);
     unnoted += entry.unnoted.has_value();
     below += entry.low || entry.promoted;
@@ -346,82 +352,13 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
     const std::vector<Client*>& of_tenant = client->indexed.tenancy->waiting;
     if (std::find(of_tenant.begin(), of_tenant.end(), client) == of_tenant.end()) return broken("is missing among those of its tenant");
   }
-  const bool same = placed == queue.order.size() && placed + queue.fresh.size() == gpu.waiting.size() && late == queue.late.size() &&
+  const bool same = placed == queue.order.size() && placed + queue.fresh.size() + several == gpu.waiting.size() &&
+                    several == queue.of_several && looked_at == queue.looked_at.size() && late == queue.late.size() &&
                     unplaced == queue.unplaced.size() && unnoted == queue.unnoted.size() && ordinary == queue.ordinary.size() &&
                     below == queue.low.size() + queue.promoted.size() &&
                     queue.by_room.size() == (queue.rooms_kept ? gpu.waiting.size() : 0) && waiters == queue.waiters &&
                     memory_waiters == queue.memory_waiters && free == queue.free.size() && ending == queue.ending;
   return same ? std::nullopt : std::optional("the queue of GPU " + std::to_string(gpu.id) + " has clients that do not wait");
-}
-
-// By way of tenants on several GPUs, as gpus_around() has it, found in the plainest way.
-std::vector<GpuId> reached_from(const State& state, GpuId gpu) {
-  std::set<GpuId> reached = {gpu};
-  for (size_t before = 0; before != reached.size();) {
-    before = reached.size();
-    for (const auto& [tenant, spread] : state.on_several) {
-      const bool is_there = std::any_of(reached.begin(), reached.end(), [&, id = tenant](GpuId at) {
-        const auto there = state.gpus.find(at);
-        return there != state.gpus.end() && there->second.of_tenant.contains(id);
-      });
-      if (!is_there) continue;
-      for (const auto& [other, count] : spread->on) reached.insert(other);
-    }
-  }
-  return {reached.begin(), reached.end()};
-}
-
-std::string name_of(const Gang& gang) {
-  return "the gang of tenant " + std::to_string(gang.id.tenant) +
-         (gang.id.process == 0 ? "" : ", process " + std::to_string(gang.id.process));
-}
-
-// Its clients on the GPU, as the lists of GangsHere ought to have them.
-GangStanding standing_of(const Gang& gang, GpuId gpu) {
-  const auto any = [&](auto is) {
-    return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) { return is(member.gpu, *member.is); });
-  };
-  const auto has = [](const Client& client) { return client.holds_lock() || client.place.kept; };
-  const bool in_use = any([](GpuId, const Client& client) { return client.stays() || client.state == ClientState::kDropping; });
-  const bool lacks = any([&](GpuId, const Client& client) { return !has(client); });
-  if (!gang.whole || !in_use || !lacks) return {};
-  const bool has_here = any([&](GpuId on, const Client& client) { return on == gpu && has(client); });
-  const bool leaves_here = any([&](GpuId on, const Client& client) { return on == gpu && !client.takes_place(); });
-  return {any([&](GpuId on, const Client& client) { return on == gpu && !has(client); }), has_here && !leaves_here,
-          has_here && leaves_here};
-}
-
-// Nothing is to be done for the tenant's gangs: they are what forming them anew would make of them, and stand in the lists that they
-// should.
-Broken check_gang(const State& state, const Spread& spread, const Gang& gang) {
-  const auto broken = [&](const char* what) { return name_of(gang) + ": " + what; };
-  if (gang.of != &spread) return broken("another tenant's clients");
-  std::map<GpuId, Bytes> needs;
-  std::vector<ClientId> members;
-  for (const auto& [gpu_id, count] : spread.on) {
-    for (const auto& [id, client] : state.gpus.at(gpu_id).of_tenant.at(gang.id.tenant).clients) {
-      if (!is_member(gang, *client)) continue;
-      members.push_back(id);
-      needs[gpu_id] += std::max(need(*client), client->memory.resident) - immovable(*client);
-    }
-  }
-  const auto same_member = [](const Gang::Member& member, ClientId id) { return member.client == id; };
-  if (!std::equal(gang.members.begin(), gang.members.end(), members.begin(), members.end(), same_member))
-    return broken("has other members");
-  if (needs.size() != gang.on.size()) return broken("is on other GPUs");
-  bool fits = true;
-  for (const Gang::OnGpu& on : gang.on) {
-    if (on.need != needs.at(on.gpu->id) || !on.gpu->gangs.by_need.contains({on.need, gang.id}))
-      return broken("needs other amounts of memory");
-    fits = fits && on.need <= on.gpu->gangs.room;
-  }
-  if (fits != gang.whole) return broken("fits together, or does not?");
-  const bool in_use = phase_of(gang) != GangPhase::kOut;
-  const bool holds =
-      std::any_of(gang.members.begin(), gang.members.end(), [](const Gang::Member& member) { return member.is->holds_lock(); });
-  if (in_use && !gang.in_turn) return broken("runs without a turn");
-  if (gang.in_turn && !holds) return broken("has a turn and does not run");
-  return std::nullopt;
 }
 
 // Its clients that contend on a GPU (on all: nullptr), and those that all others on it are.
@@ -463,74 +400,6 @@ Broken check_contention(const State& state, const Gpu& gpu) {
   return std::nullopt;
 }
 
-size_t count_entries(const State& state, FlatMap<GangId, Gang*> GangsHere::*list) {
-  size_t count = 0;
-  for (const auto& [id, gpu] : state.gpus) count += (gpu.gangs.*list).size();
-  return count;
-}
-
-// What steps keep of gangs, against what their clients say. Tenants of which a client has changed since are looked at in the next step.
-Broken check_gang_lists(const State& state) {
-  const GangChanges& changes = state.gang_changes;
-  size_t loading = 0, lacking = 0, settled = 0, mixed = 0, needs = 0, asking_back = 0;
-  for (const auto& [id, gang] : state.gangs) {
-    const auto broken = [&one = gang](const char* what) { return name_of(one) + ": " + what; };
-    const auto spread = state.on_several.find(id.tenant);
-    if (spread == state.on_several.end()) return broken("is on one GPU");
-    if (!spread->second->to_form) {
-      if (Broken found = check_gang(state, *spread->second, gang)) return found;
-    }
-    loading += changes.loading.contains(id);
-    if ((gang.in_turn && !gang.turn_start) != changes.loading.contains(id)) return broken("loads, or does not?");
-    for (const Gang::OnGpu& on : gang.on) {
-      const GangsHere& here = on.gpu->gangs;
-      const GangStanding listed{here.lacking.contains(id), here.settled.contains(id), here.mixed.contains(id)};
-      if (listed != on.standing) return broken("does not know its lists");
-      if (!spread->second->to_list && on.standing != standing_of(gang, on.gpu->id)) return broken("stands otherwise than its lists say");
-      lacking += listed.lacks;
-      settled += listed.settled;
-      mixed += listed.mixed;
-      ++needs;
-    }
-  }
-  for (const auto& [tenant, spread] : state.on_several) {
-    const bool listed = changes.to_form.contains(tenant) == spread->to_form && changes.to_list.contains(tenant) == spread->to_list &&
-                        changes.to_tell.contains(tenant) == spread->to_tell;
-    if (!listed || spread->changes != &changes) return "the changes of tenant " + std::to_string(tenant) + " are not known";
-    asking_back += spread->asking_back > 0;
-    if ((spread->asking_back > 0) != changes.asking_back.contains(tenant)) return "a tenant asks for its places, or does not?";
-  }
-  size_t by_need = 0;
-  for (const auto& [id, gpu] : state.gpus) by_need += gpu.gangs.by_need.size();
-  const bool same = loading == changes.loading.size() && asking_back == changes.asking_back.size() &&
-                    lacking == count_entries(state, &GangsHere::lacking) && settled == count_entries(state, &GangsHere::settled) &&
-                    mixed == count_entries(state, &GangsHere::mixed) && needs == by_need;
-  return same ? std::nullopt : Broken("gangs are listed that are none");
-}
-
-// What is kept of gangs, so that it is not looked for.
-std::optional<std::string> check_gangs(const State& state) {
-  for (const auto& [gpu, around] : state.around) {
-    const auto same_gpu = [](const Gpu* at, GpuId id) { return at->id == id; };
-    const std::vector<GpuId> reached = reached_from(state, gpu);
-    if (!std::equal(around->begin(), around->end(), reached.begin(), reached.end(), same_gpu))
-      return "other GPUs are tied to GPU " + std::to_string(gpu) + " than it is known";
-  }
-  for (const auto& [tenant, spread] : state.spread) {
-    const auto gang = state.gangs.find({tenant, 0});
-    if (spread.gang != (gang == state.gangs.end() ? nullptr : &gang->second)) return "a tenant's gang is not the one that is known";
-    const auto part = state.gangs.upper_bound({tenant, 0});
-    const bool parted = part != state.gangs.end() && part->first.tenant == tenant;
-    if (parted != (spread.gang != nullptr && spread.gang->parted)) return "gangs of a tenant's processes are not known";
-    for (const auto& [gpu, count] : spread.on) {
-      for (const auto& [id, client] : state.gpus.at(gpu).of_tenant.at(tenant).clients) {
-        if (client->gang && client->indexed.spread != &spread) return "client " + std::to_string(id) + " does not know its tenant's gang";
-      }
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::optional<std::string> check_invariants(const State& state) {
@@ -559,7 +428,6 @@ std::optional<std::string> check_invariants(const State& state) {
   }
   if (clients != state.clients.size()) return "the index holds clients that left";
   if (auto found = check_gangs(state)) return found;
-  if (auto found = check_gang_lists(state)) return found;
   for (const auto& [tenant, spread] : state.spread) {
     size_t sum = 0;
     for (const auto& [gpu, count] : spread.on) sum += static_cast<size_t>(count);

@@ -20,6 +20,7 @@ void find_gangs_to_tell(Context& context, const Gpus& gpus, ContentionCounts& co
 void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts);
 void report_ceilings(Context& context, Gpu& gpu);
 void report_waits(Context& context, Gpu& gpu);
+std::optional<std::string> check_gangs(const State& state);  // of check_invariants()
 std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& client);
 
 }  // namespace nvshare::policy

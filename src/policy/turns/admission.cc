@@ -71,11 +71,12 @@ const Look& look_at(std::optional<Look>& look, const Context& context, Gpu& gpu)
 }
 
 bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::span<const ClientId> comers) {
-  std::vector<ClientId> all(comers.begin(), comers.end());
-  all.insert(all.end(), head.clients.begin(), head.clients.end());
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  return room_if(context.state, gpu, {all, &head.plan.leavers}, context.now).fits();
+  if (!head.in_turn || head.as_of != gpu.recounted.times)
+    head.in_turn.emplace(context.state, gpu, WhatIf{.comers = head.clients, .leavers = &head.plan.leavers}, context.now);
+  head.as_of = gpu.recounted.times;
+  std::vector<const Client*> besides;
+  for (const ClientId id : comers) besides.push_back(&gpu.clients.at(id));
+  return head.in_turn->room_with(besides).fits();
 }
 
 bool fits_when_departed_freed(const Context& context, const Gpu& gpu, std::span<const ClientId> clients) {
@@ -189,7 +190,7 @@ bool admit_client(Context& context, Gpu& gpu, std::optional<Head>& head, std::op
     return false;
   };
   const auto becomes_head = [&](Switch&& plan) {
-    if (!head) head = Head{only(client), std::move(plan)};
+    if (!head) head.emplace(only(client), std::move(plan));
   };
   if (client.evictions.current) {
     becomes_head({.at = context.now});
@@ -409,52 +410,64 @@ static void admit_here(Context& context, Gpu& gpu, std::optional<Head>& head) {
   for (const auto& [place, client] : queue) admit_waiting(context, gpu, head, look, *client);
 }
 
-// On each of them where somebody waits others come first, so that one more there is no news to those that wait behind it.
-static bool all_have_heads(const Gpus& gpus, const Heads& heads) {
-  return std::all_of(gpus.begin(), gpus.end(), [&](const Gpu* gpu) {
-    const auto head = heads.find(gpu->id);
-    return gpu->waiting.empty() || (head != heads.end() && head->second);
-  });
-}
+// Where there are gangs.
+class AdmissionWithGangs {
+ public:
+  AdmissionWithGangs(Context& context, const Gpus& gpus)
+      : context_(context), gpus_(gpus), may_have_to_wait_(any_has_to_wait(context.state, gpus)) {}
 
-static void admit_with_gangs(Context& context, const Gpus& gpus) {
-  Heads heads;
-  Looks looks;
-  std::deque<Waiting> of_gangs;  // heads name some of them
-  const auto admit_one = [&](Client& client, bool wakes, bool at_once) {
-    Gpu& gpu = *client.indexed.home;
-    if (admit_client(context, gpu, heads[gpu.id], looks[gpu.id], client, wakes, at_once)) looks.clear();
-  };
-  const std::vector<Waiters> queue = queue_of(context, gpus);
-  const bool may_have_to_wait = any_has_to_wait(context.state, gpus);
-  bool looks_at_rest = !may_have_to_wait;
-  for (InOrder order(queue); !order.empty();) {
-    if (looks_at_rest && all_have_heads(gpus, heads)) {  // once: what any of them gets may change what is said of the others
-      looks_at_rest = false;
-      const auto stays = [&](const Waiters* waiters) {
-        return waiters->gang != nullptr && !waiters->joins && stays_behind(context, heads, looks, *waiters->gang);
-      };
-      if (std::all_of(order.rest().begin(), order.rest().end(), stays)) return;
-    }
-    const Waiters& waiters = order.next();
-    if (waiters.gang == nullptr) {
-      admit_one(*waiters.client, waiters.wakes, waiters.ends && waiters.client->last_turn.ran == 0);
-      continue;
-    }
-    Gang& gang = *waiters.gang;
-    if (may_have_to_wait && gang_must_wait(context, gang)) continue;
-    if (!waiters.joins && stays_behind(context, heads, looks, gang)) continue;
-    const Waiting& waiting = of_gangs.emplace_back(waiting_of(gang));
-    if (!waiters.joins) {
-      admit_gang(context, heads, looks, gang, waiting);
-      continue;
-    }
-    if (complete_gang(context, waiting)) continue;
-    for (const auto& [gpu_id, clients] : waiting) {
-      for (const ClientId id : clients) admit_one(*context.state.find(id), waiters.wakes, false);
+  void run() {
+    bring_back_gangs();
+    InOrder order(context_, gpus_);
+    while (const Waiters* const waiters = order.next(heads_)) {
+      const auto before = std::pair(context_.state.next_grant, context_.actions.size());
+      admit(*waiters);
+      if (before != std::pair(context_.state.next_grant, context_.actions.size())) {
+        bring_back_that_may_fit(context_, looks_, gpus_);
+        order.add_brought_back();
+      }
     }
   }
-}
+
+ private:
+  void bring_back_gangs() {
+    if (may_have_to_wait_) return bring_back_all(gpus_);
+    for (Gpu* gpu : gpus_) bring_back_due(context_, *gpu);
+    bring_back_that_may_fit(context_, looks_, gpus_);
+  }
+
+  bool stays(const Waiters& waiters) {
+    if (waiters.joins) return false;
+    Gpu* const behind = stays_behind(context_, heads_, looks_, *waiters.gang);
+    if (behind != nullptr && !may_have_to_wait_) put_off(context_, looks_, *waiters.gang, waiters.place, *behind);
+    return behind != nullptr;
+  }
+
+  void admit_one(Client& client, bool wakes, bool at_once) {
+    Gpu& gpu = *client.indexed.home;
+    if (admit_client(context_, gpu, heads_[gpu.id], looks_[gpu.id], client, wakes, at_once)) looks_.clear();
+  }
+
+  void admit(const Waiters& waiters) {
+    if (waiters.gang == nullptr) return admit_one(*waiters.client, waiters.wakes, waiters.ends && waiters.client->last_turn.ran == 0);
+    Gang& gang = *waiters.gang;
+    if ((may_have_to_wait_ && gang_must_wait(context_, gang)) || stays(waiters)) return;
+    bring_back(gang);
+    const Waiting& waiting = of_gangs_.emplace_back(waiting_of(gang));
+    if (!waiters.joins) return admit_gang(context_, heads_, looks_, gang, waiting);
+    if (complete_gang(context_, waiting)) return;
+    for (const auto& [gpu_id, clients] : waiting) {
+      for (const ClientId id : clients) admit_one(*context_.state.find(id), waiters.wakes, false);
+    }
+  }
+
+  Context& context_;
+  const Gpus& gpus_;
+  const bool may_have_to_wait_;
+  Heads heads_;
+  Looks looks_;
+  std::deque<Waiting> of_gangs_;  // heads name some of them
+};
 
 // Whose turn begins when those end that run now: what of its memory fits beside them may come in.
 static void note_next(const Context& context, Gpu& gpu, const std::optional<Head>& head) {
@@ -464,7 +477,7 @@ static void note_next(const Context& context, Gpu& gpu, const std::optional<Head
 
 void admit(Context& context, const Gpus& gpus) {
   for (Gpu* gpu : gpus) gpu->prefetch.next.reset();
-  if (!context.state.gangs.empty()) return admit_with_gangs(context, gpus);
+  if (!context.state.gangs.empty()) return AdmissionWithGangs(context, gpus).run();
   if (gpus.size() == 1) {
     Gpu& alone = *gpus.front();
     std::optional<Head> head;

@@ -2,7 +2,8 @@
 // the log does not have yet, how many there are. note_waiting() follows what is known of a client; what depends on the time, or on all
 // clients, is brought up to date by refresh_queue(), before somebody reads the order.
 //
-// The order is that of clients by themselves: with gangs, whose places depend on several GPUs, admission works it out in each step.
+// The order is that of clients by themselves. Those of tenants on several GPUs, whose places depend on all of these, are not in it: with
+// gangs admission works the order out in each step, of those that are not put off (gang_queue.cc).
 #include <limits>
 #include <utility>
 
@@ -26,6 +27,25 @@ void place_anew(Queue& queue, Client& client) {
   queue.fresh.push_back(&client);
 }
 
+bool is_of_several(const Client& client) { return client.indexed.spread != nullptr && client.indexed.spread->changes != nullptr; }
+
+void note_of_several(Queue& queue, Client& client) {
+  QueueEntry& entry = client.indexed.queued;
+  const bool of_several = is_of_several(client);
+  if (entry.of_several == of_several) return;
+  entry.of_several = of_several;
+  if (of_several) {
+    ++queue.of_several;
+    if (!entry.place) std::erase(queue.fresh, &client);
+    take_out_of_order(queue, client);
+    queue.looked_at.emplace(client.id, &client);
+  } else {
+    --queue.of_several;
+    if (!std::exchange(entry.put_off, false)) queue.looked_at.erase(client.id);
+    queue.fresh.push_back(&client);
+  }
+}
+
 void make_free(Queue& queue, Client& client) {
   client.indexed.queued.held = false;
   client.indexed.queued.free_at = queue.free.size();
@@ -44,8 +64,10 @@ bool is_ordinary(const QueueKeys& keys) { return !keys.woke && !keys.ends; }
 
 void leave(Queue& queue, Client& client) {
   QueueEntry& entry = client.indexed.queued;
-  if (!entry.place) std::erase(queue.fresh, &client);
+  if (!entry.of_several && !entry.place) std::erase(queue.fresh, &client);
   take_out_of_order(queue, client);
+  queue.of_several -= entry.of_several;
+  if (entry.of_several && !entry.put_off) queue.looked_at.erase(client.id);
   if (entry.keys.last_until > 0) queue.late.erase({entry.keys.last_until, client.id});
   if (is_ordinary(entry.keys)) queue.ordinary.erase({entry.keys.passed_at_start, client.id});
   if (queue.rooms_kept) {
@@ -64,7 +86,13 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
   QueueEntry& entry = client.indexed.queued;
   entry.waits = true;
   entry.keys = keys;
-  queue.fresh.push_back(&client);
+  entry.of_several = is_of_several(client);
+  if (entry.of_several) {
+    ++queue.of_several;
+    queue.looked_at.emplace(client.id, &client);
+  } else {
+    queue.fresh.push_back(&client);
+  }
   make_free(queue, client);
   queue.ending += keys.ends;
   if (keys.last_until > 0) queue.late.insert({keys.last_until, client.id});
@@ -147,6 +175,7 @@ void note_waiting(Gpu& gpu, Client& client) {
   const QueueKeys keys = keys_of(client);
   if (entry.waits && entry.keys != keys) leave(queue, client);
   if (!entry.waits) enter(queue, client, keys);
+  note_of_several(queue, client);
   if (queue.rooms_kept) note_room(queue, client);
   if (const std::optional<Instant> due = wait_note_due(client); due != entry.unnoted) {
     if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
@@ -161,6 +190,18 @@ void note_waiting(Gpu& gpu, Client& client) {
   const bool held = client.wait.reason == WaitReason::kLimit || client.wait.reason == WaitReason::kShare;
   if (held) make_held(queue, client);
   if (!held && entry.held) make_free(queue, client);
+}
+
+void set_put_off(Client& client, bool put_off) {
+  QueueEntry& entry = client.indexed.queued;
+  if (!entry.of_several || entry.put_off == put_off) return;
+  entry.put_off = put_off;
+  FlatMap<ClientId, Client*>& looked_at = client.indexed.home->queue.looked_at;
+  if (put_off) {
+    looked_at.erase(client.id);
+  } else {
+    looked_at.emplace(client.id, &client);
+  }
 }
 
 void forget_waiting(Gpu& gpu, Client& client) {

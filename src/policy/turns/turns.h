@@ -1,6 +1,8 @@
 // The order in which clients wait, which of them gets the lock, how long turns last and how they end: a block for each file.
 #pragma once
 
+#include <deque>
+
 #include "policy/memory/room.h"
 
 namespace nvshare::policy {
@@ -64,6 +66,7 @@ void note_grant(Context& context, const Gpu& gpu, Client& client);
 
 // queue.cc: those that wait
 QueueKeys keys_of(const Client& client);
+void set_put_off(Client& client, bool put_off);  // with its gang
 Bytes room_asked(const Client& client);
 bool is_put_off(const Client& client);                                        // behind others, and for memory
 std::optional<Instant> wait_note_due(const Client& client);                   // nullopt: the log has its reason, or asks for none
@@ -74,6 +77,7 @@ std::vector<Client*> that_may_fit(Gpu& gpu, const Place& after, Bytes room);  //
 // places.cc: the waiting order
 PlaceTerms place_terms_on(const Context& context, const Gpu& gpu);
 Place place_of(const Context& context, const PlaceTerms& terms, const Client& client);
+QueueKeys keys_of(const Gang& gang);  // of its clients that wait together
 // One client, or a gang's on all GPUs: who gets the lock together.
 struct Waiters {
   Place place;
@@ -83,20 +87,33 @@ struct Waiters {
   bool ends = false;
   Client* client = nullptr;  // not of a gang
 };
-std::vector<Waiters> queue_of(Context& context, const Gpus& gpus);  // in no order
-// These, one after the other in their order: mostly the first few are asked for, and the others need none.
+struct Head;
+using Heads = std::map<GpuId, std::optional<Head>>;
+// Those that wait on some GPUs, one after the other in their order. Of gangs that are put off only those for which it is news whether
+// others come first where they wait.
 class InOrder {
  public:
-  explicit InOrder(const std::vector<Waiters>& queue);
-  bool empty() const { return at_ == order_.size(); }
-  const Waiters& next();
-  std::span<const Waiters* const> rest() const { return {order_.data() + at_, order_.size() - at_}; }  // of these only the first is known
+  InOrder(Context& context, const Gpus& gpus);
+  const Waiters* next(const Heads& heads);  // null: that was all
+  void add_brought_back();                  // gangs that are not put off any more: those that come behind the last one
 
  private:
-  void sort_some();
+  void find_waiting(const Gpu& gpu);
+  const PlaceTerms& terms_on(const Gpu& gpu);
+  Waiters waiters_of(Gang& gang, bool joins);
+  Gang* next_put_off(const Heads& heads);
 
-  std::vector<const Waiters*> order_;
-  size_t at_ = 0, sorted_ = 0;
+  Context& context_;
+  const Gpus& gpus_;
+  struct OfGpu {
+    std::optional<PlaceTerms> terms;
+    bool found = false, has_head = false;
+    Gang* put_off = nullptr;  // the next, as it was found while the GPU had a head, or none
+  };
+  std::vector<OfGpu> of_gpus_;
+  std::deque<Waiters> all_;
+  std::vector<const Waiters*> order_;  // a heap
+  std::optional<Place> last_;
 };
 
 // admission.cc: who gets the lock
@@ -105,10 +122,17 @@ void grant(Context& context, Gpu& gpu, Client& client);
 void admit(Context& context, const Gpus& gpus);
 // The first of the waiting on a GPU that do not fit now, but will by somebody's leaving: one client, or those of a gang.
 struct Head {
+  Head(std::span<const ClientId> first, Switch&& switches) : clients(first), plan(std::move(switches)) {}
+
   std::span<const ClientId> clients;
   Switch plan;
+  mutable std::optional<RoomCount> in_turn;  // with these, and without those that leave for them
+  mutable uint64_t as_of = 0;                // Gpu::recounted
 };
-using Heads = std::map<GpuId, std::optional<Head>>;
+inline bool has_head(const Heads& heads, const Gpu& gpu) {
+  const auto head = heads.find(gpu.id);
+  return head != heads.end() && head->second;
+}
 bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::span<const ClientId> comers);
 bool fits_when_departed_freed(const Context& context, const Gpu& gpu, std::span<const ClientId> clients);
 // Lock holders whose needs pass their ceilings: the contexts of clients that came later take what they need. Right as long as no client
