@@ -15,6 +15,7 @@
 #include "cli/convert/convert_command.h"
 #include "cli/demo/demo_command.h"
 #include "cli/doctor/doctor_command.h"
+#include "cli/help.h"
 #include "cli/kill_command.h"
 #include "cli/logs_command.h"
 #include "cli/replay_command.h"
@@ -158,7 +159,11 @@ std::string explained(const CLI::App& app, const std::vector<std::string>& words
   if (command != nullptr && (!extra.empty() || text.ends_with(" is required"))) {
     if (const std::string unknown = unknown_option(*command, words); !unknown.empty()) extra = unknown;
   }
-  if (!extra.empty()) {
+  const std::string wanted = text.substr(0, text.find(" is required"));
+  const CLI::Option* positional = extra.empty() && wanted.size() < text.size() ? asked.get_option_no_throw(wanted) : nullptr;
+  if (positional != nullptr && positional->get_positional()) {
+    text = fmt::format("nothing is named; accepted: {}", positional->get_description());
+  } else if (!extra.empty()) {
     text = fmt::format("'{}' is unknown here; {}", extra, accepted(options_of(asked), extra));
   } else {
     for (const CLI::Option* option : asked.get_options()) {
@@ -170,52 +175,69 @@ std::string explained(const CLI::App& app, const std::vector<std::string>& words
   return fmt::format("{}: {}; see '{} --help'", name, text, name);
 }
 
-CLI::App* add_run(CLI::App& app, RunOptions& options) {
-  CLI::App* run_app = app.add_subcommand("run", "Run a program under nvshare: nvsharectl run [options] [--] PROGRAM [arguments]");
+// What the program may have.
+void add_limits_of_run(CLI::App& run_app, RunOptions& options) {
   run_app
-      ->add_option("--gpu-memory-limit", options.gpu_memory_limit,
-                   "GPU memory the program and its children may have, such as 8Gi or 512MiB")
+      .add_option("--gpu-memory-limit", options.gpu_memory_limit, "GPU memory the program and its children may have, such as 8Gi or 512MiB")
+      ->option_text("SIZE")
       ->check(not_empty());
   run_app
-      ->add_option(
+      .add_option(
           "--reserve-memory,--reserve", options.reserve_memory,
           "GPU memory that the scheduler is to reserve for it on its GPU, such as 8Gi: refused where others have reserved too much; "
           "its limit as well")
+      ->option_text("SIZE")
       ->check(not_empty());
   run_app
-      ->add_option("--gpu-core-limit", options.gpu_core_limit,
-                   "percent of each GPU's time that the program and its children may use, and that is reserved for them, 1 to 100 "
-                   "(100: no limit)")
+      .add_option("--gpu-core-limit", options.gpu_core_limit,
+                  "percent of each GPU's time that the program and its children may use, and that is reserved for them, 1 to 100 "
+                  "(100: no limit)")
+      ->option_text("PERCENT")
       ->check(between("INT", 1, 100));
   run_app
-      ->add_option("--gpu-core-ceiling", options.gpu_core_ceiling,
-                   "percent of each GPU's time that they may use at most, with nothing reserved, 1 to 100 (100: no ceiling)")
+      .add_option("--gpu-core-ceiling", options.gpu_core_ceiling,
+                  "percent of each GPU's time that they may use at most, with nothing reserved, 1 to 100 (100: no ceiling)")
+      ->option_text("PERCENT")
       ->check(between("INT", 1, 100));
   run_app
-      ->add_option("--priority", options.priority,
-                   "-100 to 100, 0 by default: of programs that wait for a GPU, the higher goes first; nobody waits for ever")
+      .add_option("--priority", options.priority,
+                  "-100 to 100, 0 by default: of programs that wait for a GPU, the higher goes first; nobody waits for ever")
+      ->option_text("NUMBER")
       ->check(between("INT", nvshare::protocol::admin::kPriorityMin, nvshare::protocol::admin::kPriorityMax));
+}
+
+CLI::App* add_run(CLI::App& app, RunOptions& options) {
+  CLI::App* run_app = app.add_subcommand("run", "Run a program under nvshare: nvsharectl run [options] [--] PROGRAM [arguments]");
+  add_limits_of_run(*run_app, options);
   run_app
       ->add_option(
           "--gpu", options.gpu,
           "GPU index or UUID, a list of them (0,1), or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken")
+      ->option_text("GPU")
       ->check(not_empty());
-  run_app->add_option("--name", options.name, "name that 'status' shows for it; the program's by default")->check(not_empty());
-  run_app->add_option("--trust-group", options.trust_group,
-                      "where the scheduler looks after MPS: share a daemon only with your programs that name this group as well; without "
-                      "it NVSHARE_TRUST_GROUP counts, else with those that name none");
+  run_app->add_option("--name", options.name, "name that 'status' shows for it; the program's by default")
+      ->option_text("NAME")
+      ->check(not_empty());
+  run_app
+      ->add_option("--trust-group", options.trust_group,
+                   "where the scheduler looks after MPS: share a daemon only with your programs that name this group as well; without "
+                   "it NVSHARE_TRUST_GROUP counts, else with those that name none")
+      ->option_text("NAME");
   run_app->add_flag("!--no-gang", options.gang_turns, "on several GPUs: take turns on each by itself, not on all of them together");
   run_app
       ->add_option("--trace", options.trace,
                    "the file to write what the scheduler did meanwhile to, for ui.perfetto.dev; the programs of others are in it, too")
+      ->option_text("FILE")
       ->check(not_empty());
   run_app->add_flag("--wait", options.wait, "begin when no program runs or waits on the GPU; of several GPUs, on one that is free");
   run_app
       ->add_option("--after", options.after,
                    "begin when this tenant has ended: its name or id; of a Slurm job, job=NUMBER; may be repeated")
+      ->option_text("TENANT")
       ->allow_extra_args(false)
       ->check(not_empty());
   run_app->add_option("--timeout", options.timeout, "wait so long at most, such as 90s or 10min; then the exit code is 124")
+      ->option_text("TIME")
       ->check(not_empty());
   run_app->add_flag("--quiet", options.quiet, "no start line, and none while the program waits for a turn");
   return run_app;
@@ -234,9 +256,12 @@ void add_status(CLI::App& app, Commands& commands) {
 void add_top(CLI::App& app, Commands& commands) {
   const auto top = std::make_shared<nvshare::cli::top::TopOptions>();
   CLI::App* command = app.add_subcommand("top", "Live: who has the GPUs, who waits for what, where the memory is; keys set limits");
-  command->add_option("--interval", top->interval_s, "seconds between two looks (1)")->check(between("FLOAT", 0.1, 3600));
+  command->add_option("--interval", top->interval_s, "seconds between two looks, 0.1 to 3600 (1)")
+      ->option_text("SECONDS")
+      ->check(between("FLOAT", 0.1, 3600));
   command->add_flag("--once", top->once, "one picture as text, for scripts and logs");
-  command->add_option("--columns", top->columns, "width of that picture; the terminal's by default, else 120")
+  command->add_option("--columns", top->columns, "width of that picture, 60 to 1000; the terminal's by default, else 120")
+      ->option_text("NUMBER")
       ->check(between("INT", 60, 1000));
   command->add_flag("!--no-colour,!--no-color", top->colour, "without colours (NO_COLOR does the same)");
   commands.emplace_back(command, [top] { return nvshare::cli::top::top_command(*top); });
@@ -251,10 +276,13 @@ void add_trace(CLI::App& app, Commands& commands) {
           "recording", trace->recording,
           "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes; without it, the last minute of the scheduler that runs")
       ->check(not_empty());
-  command->add_option("--last", trace->last_s, "of the scheduler that runs: only so many seconds back")->check(between("FLOAT", 0.001, 60));
+  command->add_option("--last", trace->last_s, "of the scheduler that runs: only so many seconds back, 0.001 to 60")
+      ->option_text("SECONDS")
+      ->check(between("FLOAT", 0.001, 60));
   command
       ->add_option("--output,-o", trace->output,
                    "the file to write, JSON in Chrome's trace format; '-': standard output (nvshare-trace.json)")
+      ->option_text("FILE")
       ->check(not_empty());
   commands.emplace_back(command, [trace] { return nvshare::cli::trace_command(*trace); });
 }
@@ -271,9 +299,8 @@ void add_replay(CLI::App& app, Commands& commands) {
 
 void add_set(CLI::App& app, Commands& commands) {
   const auto changes = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = app.add_subcommand("set",
-                                         "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
-                                         "memory=8Gi; nvsharectl set scheduling_mode=auto");
+  CLI::App* command = app.add_subcommand(
+      "set", "Change a tenant's limits, or settings of the scheduler, at once: set train core=40; set scheduling_mode=auto");
   command
       ->add_option("changes", *changes,
                    "a tenant's name or id, then core=PERCENT, ceiling=PERCENT and memory=BYTES, or =none, priority=-100..100 and "
@@ -285,7 +312,7 @@ void add_set(CLI::App& app, Commands& commands) {
 // A command about one tenant. Its name or id.
 std::shared_ptr<std::string> add_tenant(CLI::App* command) {
   auto tenant = std::make_shared<std::string>();
-  command->add_option("tenant", *tenant, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")
+  command->add_option("tenant", *tenant, "a tenant's name or id, as 'status' shows them; of a Slurm job, job=NUMBER")
       ->required()
       ->check(not_empty());
   return tenant;
@@ -305,14 +332,16 @@ void add_kill(CLI::App& app, Commands& commands) {
   CLI::App* command = app.add_subcommand("kill", "A signal to all processes of a tenant");
   const auto tenant = add_tenant(command);
   const auto signal = std::make_shared<std::string>("TERM");
-  command->add_option("--signal,-s", *signal, "TERM (by default), INT, HUP, QUIT, KILL, USR1, USR2, STOP or CONT");
+  command->add_option("--signal,-s", *signal, "TERM (by default), INT, HUP, QUIT, KILL, USR1, USR2, STOP or CONT")->option_text("SIGNAL");
   commands.emplace_back(command, [tenant, signal] { return nvshare::cli::kill_command(*tenant, *signal); });
 }
 
 void add_logs(CLI::App& app, Commands& commands) {
   const auto logs = std::make_shared<nvshare::cli::LogsOptions>();
   CLI::App* command = app.add_subcommand("logs", "What the scheduler has logged, wherever its log goes");
-  command->add_option("--lines,-n", logs->lines, "the last so many lines (50)")->check(between("INT", 0, 1'000'000));
+  command->add_option("--lines,-n", logs->lines, "the last so many lines, 0 to 1000000 (50)")
+      ->option_text("NUMBER")
+      ->check(between("INT", 0, 1'000'000));
   command->add_flag("--follow,-f", logs->follow, "and what comes, until Ctrl-C");
   commands.emplace_back(command, [logs] { return nvshare::cli::logs_command(*logs); });
 }
@@ -323,6 +352,7 @@ void add_doctor(CLI::App& app, Commands& commands) {
   command->add_option("program", doctor->program, "a program that is to be run: can the library be preloaded into it?")->check(not_empty());
   command->add_flag("--json", doctor->json, "the findings as one line of JSON");
   command->add_option("--bundle", doctor->bundle, "a new file for a bug report: findings, status, trace and log, without names and keys")
+      ->option_text("FILE")
       ->check(not_empty());
   commands.emplace_back(command, [doctor] { return nvshare::cli::doctor::doctor_command(*doctor); });
 }
@@ -330,25 +360,34 @@ void add_doctor(CLI::App& app, Commands& commands) {
 void add_convert(CLI::App& app, Commands& commands) {
   const auto options = std::make_shared<nvshare::cli::convert::ConvertOptions>();
   CLI::App* command = app.add_subcommand(
-      "convert",
-      "Kubernetes manifests that ask for GPUs by resources of nvshare's device plugin, of NVIDIA's or of HAMi, rewritten to "
-      "claims (mode: dra); what is not as it was goes to standard error");
-  command->add_option("files", options->files, "manifests in YAML or JSON; '-': standard input")->required()->check(not_empty());
-  command->add_option("--memory", options->memory, "for each GPU that no memory is asked of, such as 4Gi; without it, the whole GPU's")
+      "convert", "Kubernetes manifests that ask for GPUs by resources of a device plugin, rewritten to claims (mode: dra)");
+  command
+      ->add_option("files", options->files,
+                   "manifests in YAML or JSON, for nvshare's device plugin, NVIDIA's or HAMi; '-': standard input. What is not as it was "
+                   "is told on standard error")
+      ->required()
       ->check(not_empty());
-  command->add_option("--cores", options->cores, "percent of each GPU that no compute is asked of; without it, 100")
+  command->add_option("--memory", options->memory, "for each GPU that no memory is asked of, such as 4Gi; without it, the whole GPU's")
+      ->option_text("SIZE")
+      ->check(not_empty());
+  command->add_option("--cores", options->cores, "percent of each GPU that no compute is asked of, 1 to 100; without it, 100")
+      ->option_text("PERCENT")
       ->check(between("INT", 1, 100));
-  command->add_option("--memory-unit", options->memory_unit,
-                      "what one nvshare.com/gpu-memory is: the nodes' NVSHARE_GPU_MEMORY_UNIT (1Gi)");
-  command->add_option("--device-class", options->device_class, "the DeviceClass of the claims (gpu.nvshare.com)");
-  command->add_option("--output,-o", options->output, "the file to write; '-': standard output (-)")->check(not_empty());
+  command->add_option("--memory-unit", options->memory_unit, "what one nvshare.com/gpu-memory is: the nodes' NVSHARE_GPU_MEMORY_UNIT (1Gi)")
+      ->option_text("SIZE");
+  command->add_option("--device-class", options->device_class, "the DeviceClass of the claims (gpu.nvshare.com)")->option_text("NAME");
+  command->add_option("--output,-o", options->output, "the file to write; '-': standard output (-)")
+      ->option_text("FILE")
+      ->check(not_empty());
   commands.emplace_back(command, [options] { return nvshare::cli::convert::convert_command(*options); });
 }
 
 void add_demo(CLI::App& app, Commands& commands) {
   const auto demo = std::make_shared<nvshare::cli::demo::DemoOptions>();
   CLI::App* command = app.add_subcommand("demo", "Jobs that do not fit together take turns; compares with one after the other");
-  command->add_option("--jobs", demo->jobs, "how many, each needing three quarters of the GPU's memory (4)")->check(between("INT", 2, 8));
+  command->add_option("--jobs", demo->jobs, "how many, 2 to 8, each needing three quarters of the GPU's memory (4)")
+      ->option_text("NUMBER")
+      ->check(between("INT", 2, 8));
   command->add_flag("--json", demo->json, "the outcome as one line of JSON");
   command->add_flag("--stand-in", demo->stand_in, "use the stand-in GPU even where there is a real one");
   command->add_flag("!--no-paging", demo->paging, "leave out the comparison with demand paging");
@@ -357,6 +396,7 @@ void add_demo(CLI::App& app, Commands& commands) {
 
 int run(int argc, char** argv) {
   CLI::App app("Shares GPUs between unmodified CUDA programs.", "nvsharectl");
+  app.formatter(std::make_shared<nvshare::cli::Help>(nvshare::cli::columns_of_help()));
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("nvsharectl ") + NVSHARE_VERSION);
 

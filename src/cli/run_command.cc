@@ -104,21 +104,35 @@ Result<GpuChoice> gpu_of(const RunOptions& options, const Environment& environme
   return options.gpu.empty() ? Result<GpuChoice>(choose_emptiest(*status)) : choose_named(*status, options.gpu);
 }
 
-// We are the root of the tenant's process tree, so that the tenant lives until we have asked about it.
-std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& name, const Limit& limit, const RunOptions& options) {
+// UUIDs of those that the program will see; none: they cannot be told.
+std::vector<std::string> gpus_seen(const RunOptions& options, const Environment& environment, const GpuChoice& chosen,
+                                   SchedulerLink& link) {
+  auto status = link.admin->status();
+  if (!status) return {};
+  const auto visible = environment.find(kVisibleDevices);
+  const bool own_choice = options.gpu.empty() && visible != environment.end();
+  auto seen = gpus_listed(*status, own_choice ? visible->second : chosen.visible_devices.empty() ? "all" : chosen.visible_devices);
+  return seen ? *seen : std::vector<std::string>();
+}
+
+// We are the root of the tenant's process tree, so that the tenant lives until we have asked about it. An error: what was to be reserved is
+// not.
+Result<std::optional<uint64_t>> register_tenant(SchedulerLink& link, const Limit& limit, const std::vector<std::string>& gpus,
+                                                const RunOptions& options) {
+  using Tenant = std::optional<uint64_t>;
   if (!link.admin) {
     say("limits come from the environment alone: {}", link.admin_error);
-    return std::nullopt;
+    return Tenant();
   }
+  const std::string name = options.name.empty() ? short_name(options.program.front()) : options.name;
   auto line =
       link.admin->ask(admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit.bytes), options.gang_turns, options.gpu_core_limit,
-                                           options.priority, static_cast<int64_t>(limit.reserved), options.gpu_core_ceiling});
+                                           options.priority, static_cast<int64_t>(limit.reserved), options.gpu_core_ceiling, gpus});
   auto tenant = line ? admin::decode_tenant(*line) : Result<uint64_t>(line.error());
-  if (!tenant) {
-    say("cannot register this run with the scheduler, so that it appears by its process: {}", tenant.error().text);
-    return std::nullopt;
-  }
-  return *tenant;
+  if (tenant) return Tenant(*tenant);
+  if (limit.reserved > 0) return error_format("--reserve-memory: %s", tenant.error().text);
+  say("cannot register this run with the scheduler, so that it appears by its process: {}", tenant.error().text);
+  return Tenant();
 }
 
 // At the program's end: whether the scheduler ever saw a client of this tenant, or was asked about the GPU, as by nvidia-smi. Nothing when
@@ -287,6 +301,7 @@ int run_command(const RunOptions& options) {
   auto gpu = gpu_of(options, environment, *link);
   if (!gpu) return fail(kExitUsage, gpu.error());
 
+  const auto gpus = limit->reserved > 0 && link->admin ? gpus_seen(options, environment, *gpu, *link) : std::vector<std::string>();
   environment["LD_PRELOAD"] = append_preload(environment["LD_PRELOAD"], *library);
   if (!gpu->visible_devices.empty()) environment[kVisibleDevices] = gpu->visible_devices;
   if (limit->bytes > 0) environment[kMemoryLimit] = std::to_string(limit->bytes);
@@ -299,7 +314,9 @@ int run_command(const RunOptions& options) {
   }
   auto trace = begin_trace(options.trace, *link);
   if (!trace) return fail(kExitCannotRun, trace.error());
-  const auto tenant = register_tenant(*link, options.name.empty() ? short_name(program) : options.name, *limit, options);
+  auto registered = register_tenant(*link, *limit, gpus, options);
+  if (!registered) return fail(kExitCannotRun, registered.error());
+  const std::optional<uint64_t> tenant = *registered;
   const bool mps = share_by_mps(*trust_group, *link, environment);
   const std::string in_group = trust_group->empty() ? "" : fmt::format(" (trust group {})", *trust_group);
   if (!options.quiet) say_start_line(*gpu, *limit, *link, mps ? ", under MPS" + in_group : "");

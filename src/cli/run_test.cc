@@ -161,9 +161,31 @@ TEST_F(RunCommand, TheMemoryLimitHolds) {
   EXPECT_TRUE(has(reserved.err, "memory limit 16 MiB (by --reserve-memory)")) << reserved.err;
 }
 
+// Before the program is started, and in one line.
+TEST_F(RunCommand, AReservationThatHasNoRoomStartsNothing) {
+  ASSERT_EQ(nvsharectl("run -- " + std::string(DEMO_JOB) + kJobArguments).exit_code, 0) << "from then on the GPU is known";
+  const Ran refused = nvsharectl("run --reserve 1Gi -- echo started");
+  EXPECT_EQ(refused.exit_code, 126);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_EQ(refused.err.rfind("nvshare: --reserve-memory: no room for a reservation of 1 GiB on GPU ", 0), 0u) << refused.err;
+  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+  const Ran several = nvsharectl("run --reserve 1Gi --gpu all -- echo started");
+  EXPECT_EQ(several.exit_code, 126) << several.err;
+}
+
 TEST_F(RunCommand, TheLibraryIsAppendedToAnExistingPreload) {
   const Ran ran = nvsharectl("run printenv LD_PRELOAD", "LD_PRELOAD=libm.so.6");
   EXPECT_EQ(ran.out, "libm.so.6:" LIBRARY "\n") << ran.err;
+}
+
+// Frameworks say that they are out of memory, not why.
+TEST_F(RunCommand, AProgramThatDoesNotFitTheGpuIsToldSo) {
+  const Ran ran = nvsharectl("run -- " + std::string(DEMO_JOB) + " --bytes 512M --block 512M --steps 2 --compute-us 100 --seed 5");
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_TRUE(has(ran.err,
+                  "warning: GPU 0: an allocation of 512 MiB was refused: it does not fit the GPU, whatever others have there "
+                  "(this program has 0 B, 0 B of them on the GPU; there is room for "))
+      << ran.err;
 }
 
 TEST_F(RunCommand, OneOfSeveralGpusIsChosenUnlessTheUserDid) {
@@ -461,11 +483,28 @@ TEST_F(RunCommand, AfterWaitsForTheEndOfAnother) {
   EXPECT_TRUE(has(self.err, "it still waits for the end of 'outer'")) << self.err;
 }
 
+// Without words of the library that reads the arguments, and no line longer than the terminal.
+TEST_F(RunCommand, HelpIsInPlainWordsAndFitsTheTerminal) {
+  for (const char* command :
+       {"", "run ", "top ", "set ", "trace ", "replay ", "pause ", "kill ", "logs ", "doctor ", "convert ", "demo "}) {
+    const std::string help = asked(std::string(command) + "--help");
+    for (const char* internal : {"TEXT", "INT ", "INT:", "FLOAT", "REQUIRED", " in [", "{false}"})
+      EXPECT_FALSE(has(help, internal)) << help;
+  }
+  OnATerminal help(NVSHARECTL " run --help");  // of 100 columns
+  EXPECT_TRUE(help.shows("Usage: nvsharectl run [options] [--] PROGRAM [arguments]"));
+  EXPECT_TRUE(
+      help.shows("--reserve-memory,--reserve SIZE\r\n                              GPU memory that the scheduler is to reserve for it on "
+                 "its GPU, such as"));
+  EXPECT_TRUE(help.shows("\r\n                              8Gi: "));
+  EXPECT_EQ(help.exit_code(), 0);
+}
+
 TEST_F(RunCommand, AProgramThatWaitsForItsTurnSaysWhoHasTheGpu) {
   ASSERT_NO_FATAL_FAILURE(begin_first());
   OnATerminal second(variables_ + kLongTurns + NVSHARECTL " run --name second -- " + kFills + "20");  // it prints long after its turn came
   EXPECT_TRUE(second.shows("nvshare: waits for its turn on GPU 0: 'first' has it, running for "));
-  EXPECT_TRUE(second.shows(" yet; "));
+  EXPECT_TRUE(second.shows(" left; "));
   EXPECT_TRUE(second.shows("\033[0J"));  // it goes when the turn comes
   EXPECT_TRUE(second.shows("checksum"));
   EXPECT_EQ(second.exit_code(), 0);

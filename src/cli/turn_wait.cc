@@ -90,7 +90,7 @@ std::optional<TurnWait> turn_wait_of(const TurnReport& report, int64_t since_ns)
   if (report.holder.empty()) return wait;
   wait.text += fmt::format(": '{}' has it, {} for {}", report.holder, report.state, format_duration(report.held_ns + since_ns));
   if (report.others > 0) wait.text += fmt::format(", and {} more", report.others);
-  if (report.left_ns > since_ns) wait.text += fmt::format(", about {} yet", format_duration(report.left_ns - since_ns));
+  if (report.left_ns > since_ns) wait.text += fmt::format(", about {} left", format_duration(report.left_ns - since_ns));
   return wait;
 }
 

@@ -24,14 +24,14 @@ TEST(TurnWait, SaysWhoHasTheGpuAndForHowLongYet) {
   const auto wait = turn_wait_of(train_runs(), 0);
   ASSERT_TRUE(wait);
   EXPECT_EQ(wait->waited_ns, 3 * kSecond);
-  EXPECT_EQ(wait->text, "waits for its turn on GPU 0: 'train' has it, running for 8 s, about 12 s yet");
+  EXPECT_EQ(wait->text, "waits for its turn on GPU 0: 'train' has it, running for 8 s, about 12 s left");
   EXPECT_FALSE(turn_wait_of({}, 0));
 }
 
 TEST(TurnWait, BetweenTwoQuestionsTimeGoesOn) {
   auto wait = turn_wait_of(train_runs(), 2 * kSecond);
   EXPECT_EQ(wait->waited_ns, 5 * kSecond);
-  EXPECT_EQ(wait->text, "waits for its turn on GPU 0: 'train' has it, running for 10 s, about 10 s yet");
+  EXPECT_EQ(wait->text, "waits for its turn on GPU 0: 'train' has it, running for 10 s, about 10 s left");
   EXPECT_EQ(turn_wait_of(train_runs(), 12 * kSecond)->text, "waits for its turn on GPU 0: 'train' has it, running for 20 s");
 }
 

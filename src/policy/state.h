@@ -242,6 +242,10 @@ struct ShareTurn {
   bool held = false;                                      // some: since all that wait were looked at without that
   bool watches = false;                                   // turns were chosen, so that it is to be seen who leaves gaps
   bool watches_gaps() const { return group || bursts_apart() || watches; }
+  // Between two turns one alone wants the GPU, until the other asks for its next. Clients are told of turns in between, too.
+  Instant lingers_until = 0;
+  bool lingers = false;
+  bool are_known() const { return watches_gaps() || lingers; }
 };
 
 // The clients that wait on a GPU (queue.cc).

@@ -98,6 +98,11 @@ Result<Request> decode_tenant_request(const Json& json) {
     if (!gang->is_boolean()) return error_format("gang_turns must be true or false");
     request.gang_turns = gang->get<bool>();
   }
+  if (auto gpus = json.find("gpus"); gpus != json.end()) {
+    if (!gpus->is_array() || !std::all_of(gpus->begin(), gpus->end(), [](const Json& gpu) { return gpu.is_string(); }))
+      return error_format("gpus must be a list of UUIDs");
+    request.gpus = gpus->get<std::vector<std::string>>();
+  }
   return Request(request);
 }
 
@@ -377,7 +382,8 @@ struct Encoder {
             {"gpu_core_limit", r.gpu_core_limit},
             {"priority", r.priority},
             {"gpu_memory_reserved", r.gpu_memory_reserved},
-            {"gpu_core_ceiling", r.gpu_core_ceiling}};
+            {"gpu_core_ceiling", r.gpu_core_ceiling},
+            {"gpus", r.gpus}};
   }
   Json operator()(const SetRequest& r) const {
     Json json = {{"request", "set"}};

@@ -316,6 +316,7 @@ struct TenantRequest {
   int32_t priority = 0;
   int64_t gpu_memory_reserved = 0;  // of each GPU that it uses; 0 = none
   int32_t gpu_core_ceiling = 100;   // besides; 100 = none
+  std::vector<std::string> gpus;    // UUIDs of those that it will see; none: not known
 };
 struct SetRequest {
   std::map<std::string, std::string> settings;  // name in scheduler.toml -> value as text

@@ -33,6 +33,9 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
   EXPECT_EQ(accepted<SetRequest>(encode(SetRequest{{}, "train", {}, {}, {}, 60}).c_str()).gpu_core_ceiling, 60);
   EXPECT_EQ(accepted<TenantRequest>(encode(TenantRequest{12, "train", 0, true, 100, 9, 0, 70}).c_str()).gpu_core_ceiling, 70);
   EXPECT_EQ(accepted<TenantRequest>(encode(TenantRequest{12, "train", 0, true, 100, 9}).c_str()).priority, 9);
+  EXPECT_EQ(accepted<TenantRequest>(encode(TenantRequest{12, "train", 0, true, 100, 0, 5, 100, {"GPU-1"}}).c_str()).gpus,
+            std::vector<std::string>{"GPU-1"});
+  EXPECT_EQ(refused(R"({"request":"tenant","pid":9,"gpus":["GPU-1",2]})"), "gpus must be a list of UUIDs");
   EXPECT_TRUE(std::holds_alternative<StatusRequest>(*decode_request(encode(StatusRequest{}))));
   const auto viewers = accepted<StatusRequest>(encode(StatusRequest{17, 1000, 300}).c_str());
   EXPECT_EQ(viewers.changes, 17u);

@@ -1,5 +1,6 @@
 // nvshare-scheduler as people and service managers start it.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -69,6 +71,29 @@ TEST_F(ProgramTest, ItsHeapIsOfHugePagesWhereThereAreSuch) {
   EXPECT_LE(resident_kib, 32 << 10) << "memory comes with its use";
   kill(pid, SIGTERM);
   EXPECT_EQ(wait_for_end(pid), 0);
+}
+#endif
+
+// Where the kernel lets it: the thread that grants alone. Not under sanitizers: a thread that is busy for 0.1 s in a row gives it up.
+#ifndef NVSHARE_SANITIZED
+TEST_F(ProgramTest, ViewersMakeOneThreadARealTimeOneUnlessItIsToldNotTo) {
+  const sched_param lowest{1}, none{0};
+  if (sched_setscheduler(0, SCHED_RR, &lowest) != 0) GTEST_SKIP() << "no real-time priority here";
+  sched_setscheduler(0, SCHED_OTHER, &none);
+  for (const char* setting : {"on", "off"}) {
+    const pid_t pid = start({"--real-time", setting});
+    ASSERT_NE(ask(R"({"request":"status"})"), "");
+    size_t threads = 0;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+      const pid_t id = std::stoi(thread.path().filename().string());
+      const int wanted = id == pid && std::string(setting) == "on" ? SCHED_RR : SCHED_OTHER;
+      EXPECT_EQ(sched_getscheduler(id) & ~SCHED_RESET_ON_FORK, wanted) << setting << ", thread " << id << " of " << pid;
+      ++threads;
+    }
+    EXPECT_GT(threads, 1u);
+    kill(pid, SIGTERM);
+    EXPECT_EQ(wait_for_end(pid), 0);
+  }
 }
 #endif
 

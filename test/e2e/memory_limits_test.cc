@@ -182,6 +182,8 @@ TEST_F(MemoryLimits, ARefusedGpuTellsTheProgramWhy) {
   EXPECT_NE(*status, 0);
   EXPECT_TRUE(second.logged("refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: no room for a reservation of "))
       << second.log();
+  const size_t once = second.log().find("no room for a reservation of ");
+  EXPECT_EQ(second.log().find("no room for a reservation of ", once + 1), std::string::npos) << "said once:\n" << second.log();
   EXPECT_TRUE(second.logged("NVSHARE_GPU_MEMORY_OVERSUB_RATIO is 1, of 256 MiB")) << second.log();
   stage_.tell_to_stop();
   stage_.expect_success(first);

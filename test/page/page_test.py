@@ -395,6 +395,19 @@ class ManyGpus(unittest.TestCase):
         time.sleep(4)
         self.assertLessEqual(scheduler.told - before, time.monotonic() - began + 2)
 
+    def test_reports_without_news_are_drawn_with_the_next_news(self):
+        scheduler = made_up.Scheduler(wait_s=0.3)
+        self.addCleanup(scheduler.close)
+        tab, gpu = self.browser.open(scheduler.url), scheduler.gpus[0]
+        self.addCleanup(tab.close)
+        self.assertTrue(tab.wait_for("Number(document.body?.dataset.reports) >= 3"), "at last they are drawn without")
+        drawn, told = int(tab.evaluate("document.body.dataset.reports")), scheduler.told
+        while scheduler.told < told + 12:
+            time.sleep(0.05)
+        self.assertLess(int(tab.evaluate("document.body.dataset.reports")) - drawn, 8, "of twelve")
+        running = scheduler.change(gpu) % 2 == 1
+        self.assertTrue(tab.wait_for(f"document.querySelector('[data-gpu={gpu}] .tenants').textContent.includes('1 running') === {json.dumps(running)}", 2))
+
     def test_a_look_that_was_held_up_is_not_what_looks_cost(self):
         scheduler = made_up.Scheduler()
         self.addCleanup(scheduler.close)

@@ -6,7 +6,7 @@ namespace nvshare::cli::top {
 
 class Pace {
  public:
-  static constexpr double kShare = 0.0145;      // of a processor, in the long run
+  static constexpr double kShare = 0.0165;      // of a processor, in the long run
   static constexpr double kSavedS = 0.05;       // processor time that may be used at once after a quiet time
   static constexpr double kApartMinS = 0.02;    // between two looks; the scheduler tells of changes every 50 ms at most
   static constexpr double kWholeShare = 0.003;  // of a processor, for whole reports besides

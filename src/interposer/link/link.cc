@@ -195,8 +195,9 @@ bool Link::handshake(int fd, const protocol::Register& hello, protocol::Register
     auto refused = protocol::decode<protocol::Refused>(bytes);
     refused_ = true;
     const char* reason = refused ? refused->reason : "(no reason given)";
+    const bool told_later = refused && refused->barred != 0 && !shared();  // once the program attaches, with what it means: process.cc
     // It is asked again as long as the program runs: an upgrade under way may end in a scheduler that takes it.
-    if (strcmp(reason, refusal_told_) != 0)
+    if (strcmp(reason, refusal_told_) != 0 && !told_later)
       log(LogLevel::kWarning, "the scheduler refuses GPU %d to this program: %s", device_.ordinal(), reason);
     snprintf(refusal_told_, sizeof refusal_told_, "%s", reason);
     if (refused && refused->barred != 0) barred_.store(true, std::memory_order_release);

@@ -128,7 +128,8 @@ bool may_stay_ranked(const Ranking& ranking, const Account& account) {
   const bool waits = account.does.waits > 0 && account.does.holds == 0 && account.active && account.present && !account.seen.to_look;
   const bool is_held = account.throttled || account.yields;
   const bool shares_alike = account.shares_are_known() && account.limit.reserved == 0 && account.limit.ceiling_rate() >= ranking.quota;
-  return waits && !is_held && shares_alike && account.turn_most == 0;
+  const bool saves_alike = !account.slice.gappy;  // one that leaves gaps saves up for another period, also where it is told to take turns
+  return waits && !is_held && shares_alike && saves_alike && account.turn_most == 0;
 }
 
 void unrank(Quota& quota, Account& account) {

@@ -575,7 +575,7 @@ Verdict may_run(const State& state, const Client& client) {
 Duration idle_release(const Gpu& gpu) {
   if (gpu.share_turn.group) return kIdleRelease;               // a slice would else be over before a client gives the GPU up
   if (gpu.share_turn.bursts_apart()) return kIdleRelease / 5;  // the next burst waits for it, and that decides about nothing else
-  if (gpu.share_turn.watches) return kIdleRelease;
+  if (gpu.share_turn.watches || gpu.share_turn.lingers) return kIdleRelease;
   if (!gpu.quota.limited) return 0;
   return gpu.quota.mode == GpuMode::kRotation ? std::clamp(gpu.switches.cost, kIdleRelease, 10 * kSecond) : kIdleRelease;
 }

@@ -137,7 +137,7 @@ static int64_t growing_beside(const State& state, const Gpu& gpu, const Client& 
 
 void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
   // In slices, and where bursts follow each other, a client gives the GPU up as soon as it is idle.
-  const bool limited = gpu.quota.limited || gpu.share_turn.watches_gaps();
+  const bool limited = gpu.quota.limited || gpu.share_turn.are_known();
   const Duration idle = idle_release(gpu);
   const Contenders all = context.state.gangs.empty() ? all_contenders(gpu) : counts.on(gpu);
   const int64_t there = count_there(context, gpu);

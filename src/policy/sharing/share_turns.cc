@@ -287,6 +287,20 @@ void see_who_holds_on(Context& context, Gpu& gpu) {
   }
 }
 
+void end_turn(Context& context, Gpu& gpu) {
+  ShareTurn& turn = gpu.share_turn;
+  if (turn.group) turn.lingers_until = context.now + kPauses;
+  turn.group.reset();
+  turn.lingers = context.now < turn.lingers_until;
+  if (turn.lingers) context.wake(gpu, turn.lingers_until);
+}
+
+void run_together(ShareTurn& turn) {
+  turn.group.reset();
+  turn.lingers = false;
+  turn.lingers_until = 0;
+}
+
 }  // namespace
 
 bool all_are_measured(const Gpu& gpu) { return gpu.share_turn.told == 0 && gpu.share_trial.measured == std::ssize(gpu.clients); }
@@ -398,16 +412,17 @@ void settle_share_turns(Context& context, Gpu& gpu) {
   if (turn.members == 0 || gpu.quota.mode != GpuMode::kUnlimited) {
     turn.moment.reset();
     turn.watches = false;
-    return turn.group.reset();
+    return run_together(turn);
   }
   turn.watches = gpu.share_trial.measured > 0 && gpu.share_trial.way == SharingWay::kTurns;
   if (turn.watches) see_who_holds_on(context, gpu);
   settle_bursts(context, gpu);
-  if (all_are_measured(gpu) && gpu.share_trial.way == SharingWay::kTogether) return turn.group.reset();  // they are one group
+  if (all_are_measured(gpu) && gpu.share_trial.way == SharingWay::kTogether) return run_together(turn);  // they are one group
   std::vector<ClientId> comers;
   Groups groups = groups_on(context, gpu, &comers);
-  if (groups.size() < 2 || !room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits())
-    return turn.group.reset();
+  if (groups.size() < 2) return end_turn(context, gpu);
+  if (!room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits()) return run_together(turn);
+  turn.lingers = false;
   const Instant ends = choose_turn(context, turn, groups, slice_of(gpu, groups.size()));
   for (const auto& [group, sharers] : groups) {
     if (group == *turn.group) continue;

@@ -68,6 +68,7 @@ class World {
   Program& of(ClientId id) { return programs_.at(id); }
   double share(ClientId id, Duration of_time) const { return static_cast<double>(of(id).worked) / static_cast<double>(of_time); }
   Duration mixed() const { return mixed_; }
+  int told_without_turns() const { return told_without_turns_; }
   bool runs_beside(ClientId id) const { return state_->find(id)->share.beside_until > now_; }
   // Until the end of the next moment in which bursts are put apart; in the middle of it `what`.
   template <typename What>
@@ -89,6 +90,7 @@ class World {
         program.dropping = true;
         program.changes_at = program.stuck ? 0 : now_ + program.drain;
       }
+      if (const auto* told = std::get_if<SendContention>(&action)) told_without_turns_ += !told->limited;
     }
     return actions;
   }
@@ -138,6 +140,7 @@ class World {
   Instant now_ = 100 * kSec;
   std::map<ClientId, Program> programs_;
   Duration mixed_ = 0;
+  int told_without_turns_ = 0;
 };
 
 TEST(ShareTurns, WithoutGroupsNobodyTakesTurns) {
@@ -169,6 +172,21 @@ TEST(ShareTurns, ThreeGroupsHaveAThirdEach) {
   std::vector<ClientId> all = {world.add({.group = 7}), world.add({.group = 8}), world.add({})};
   world.run(12 * kSec);
   for (const ClientId id : all) EXPECT_NEAR(world.share(id, 12 * kSec), 1.0 / 3, 0.05);
+}
+
+TEST(ShareTurns, ClientsHearOfTurnsInBetweenToo) {
+  World world;
+  world.add({.group = 7});
+  const ClientId second = world.add({.group = 8});
+  world.run(kSec);
+  const int before = world.told_without_turns();
+  world.run(10 * kSec);
+  EXPECT_EQ(world.told_without_turns(), before);
+  // One that has done all its work leaves the GPU to the other, who is told so.
+  world.of(second).busy = 10 * kMs;
+  world.of(second).pause = 100 * kSec;
+  world.run(kSec);
+  EXPECT_GE(world.told_without_turns(), before + 1);
 }
 
 TEST(ShareTurns, WhoLeavesGapsRunsBesideTheOthers) {

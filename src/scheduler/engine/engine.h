@@ -179,7 +179,7 @@ class Engine {
   BypassGuard bypasses_{{settings_, clients_, gpus_, departures_, known_, tenants_, notices_, policy_}};
   ClientSharing sharing_{{settings_, clients_, tenants_, policy_}};
   KeptAccounts accounts_{{gpus_, tenants_, policy_}};
-  TenantOrders orders_{{tenants_, gpus_, limits_, policy_, sharing_, bypasses_, warnings_}};
+  TenantOrders orders_{{settings_, tenants_, gpus_, limits_, policy_, sharing_, bypasses_, warnings_}};
   Housekeeping housekeeping_{
       {settings_, clients_, gpus_, tenants_, known_, usage_totals_, believed_, limits_, departures_, absent_, host_, accounts_, policy_}};
   const MemoryReports reports_{{usage_totals_, limits_, host_}};

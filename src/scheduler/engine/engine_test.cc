@@ -141,6 +141,7 @@ TEST_F(EngineTest, ReservationsBeyondTheRatioAreRefusedAndLimitsAreNot) {
   ASSERT_TRUE(engine().orders().add_run(run));
   protocol::admin::TenantRequest second{other, "serve", 7 * kGiB};
   second.gpu_memory_reserved = 7 * kGiB;
+  second.gpus = {"GPU-of-which-nobody-knows"};
   ASSERT_TRUE(engine().orders().add_run(second));
   auto limited = test_registration(kGiB);
   limited.memory_limit = static_cast<uint64_t>(12 * kGiB);
@@ -166,6 +167,10 @@ TEST_F(EngineTest, ReservationsBeyondTheRatioAreRefusedAndLimitsAreNot) {
             std::string::npos)
       << refusal(4);
   EXPECT_NE(refusal(5).find("barred"), std::string::npos);
+  second.gpus = {engine().parts().gpus[0].uuid_text};
+  const auto too_much = engine().orders().add_run(second);
+  ASSERT_FALSE(too_much) << "before a program of it begins, too";
+  EXPECT_NE(std::string(too_much.error().text).find("no room for a reservation of 7 GiB on GPU "), std::string::npos);
   protocol::admin::SetRequest change;
   change.settings["gpu_memory_oversub_ratio"] = "1.1";
   ASSERT_TRUE(engine().set(change, now_));

@@ -85,7 +85,21 @@ std::vector<policy::Event> TenantOrders::exceptions_of(const Tenant& tenant, boo
   return exceptions;
 }
 
+Result<void> TenantOrders::admit_reservation(const admin::TenantRequest& request) const {
+  Tenant wanted;  // with no program anywhere
+  wanted.gpu_memory_reserved = request.gpu_memory_reserved;
+  Result<void> admitted;
+  for (const std::string& uuid : request.gpus) {
+    const std::optional<policy::GpuId> gpu = at_.gpus.find(uuid);
+    if (!gpu || at_.gpus[*gpu].total == 0) return {};  // no program has used it, so nothing is reserved there yet
+    admitted = at_.limits.admit_reservation(*gpu, wanted, at_.settings.gpu_memory_oversub_ratio);
+    if (admitted) return {};
+  }
+  return admitted;
+}
+
 Result<policy::TenantId> TenantOrders::add_run(const admin::TenantRequest& request) {
+  if (auto ok = admit_reservation(request); !ok) return ok.error();
   Result<policy::TenantId> id =
       at_.tenants.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns,
                           request.gpu_core_limit, request.priority, request.gpu_memory_reserved, request.gpu_core_ceiling);

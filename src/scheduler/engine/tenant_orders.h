@@ -16,6 +16,7 @@
 #include "scheduler/gpus/gpus.h"
 #include "scheduler/log.h"
 #include "scheduler/memory/memory_limits.h"
+#include "scheduler/settings.h"
 #include "scheduler/tenants/tenants.h"
 
 namespace nvshare::scheduler {
@@ -24,6 +25,7 @@ class TenantOrders {
  public:
   // All of it outlives this.
   struct Neighbours {
+    const Settings& settings;
     Tenants& tenants;
     const Gpus& gpus;
     MemoryLimits& limits;
@@ -34,6 +36,7 @@ class TenantOrders {
   };
   explicit TenantOrders(const Neighbours& neighbours) : at_(neighbours) {}
 
+  // Refused where what is to be reserved for it has no room on any GPU that it will see: its programs would be (client_membership.cc).
   Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
   Result<policy::TenantId> tell_of_job(const protocol::admin::JobRequest& request, policy::Instant now);  // 0: nobody knows that job
   // Of the request, what is about the tenant.
@@ -47,6 +50,7 @@ class TenantOrders {
   std::vector<policy::Event> exceptions_of(const Tenant& tenant, bool begins) const;
 
  private:
+  Result<void> admit_reservation(const protocol::admin::TenantRequest& request) const;
   // What a tenant's limits and priority come from, as it is to be.
   void change(Tenant& tenant, const Tenant& changed, policy::Instant now);
   void change_memory(const Tenant& before, const Tenant& tenant, policy::Instant now);

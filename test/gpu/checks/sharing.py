@@ -147,6 +147,19 @@ def judge_auto(result, rows, sums):
             result.require_time(f"{name}, {way} over the driver alone", round(median_of[way] / median_of["native"], 3), ">=", 0.99)
 
 
+def repeated(way, load, solo, seconds, repetitions, during):
+    """The sums of the repetitions; `during` gets what `status` said in each, where there is a scheduler."""
+    found = []
+    for _ in range(repetitions):
+        if way.scheduler:
+            with Choices(way.scheduler) as seen:
+                found.append(sum(way.work(*load, seconds)) / solo)
+            during.append(seen)
+        else:
+            found.append(sum(way.work(*load, seconds)) / solo)
+    return found
+
+
 def table(config, result, parts):
     seconds, repetitions = (1, 1) if config.small else (2, 3)
     rows = [row[1:] for row in ROWS if row[0] in parts or parts == ["auto"]]
@@ -156,7 +169,7 @@ def table(config, result, parts):
     saturating = native.work(1, 1024, "1ms", seconds)[0]
     solo = {name: native.work(1, blocks, kind, seconds)[0] for name, _, blocks, kind, _ in rows}
     sums = {name: {} for name, *_ in rows}
-    shares, choices = {}, {}
+    shares, choices, during = {}, {}, {}
 
     def measure(way):
         for name, count, blocks, kind, _ in rows:
@@ -164,7 +177,7 @@ def table(config, result, parts):
                 with Choices(way.scheduler) as seen:
                     way.work(count, blocks, kind, CHOOSES)
                 choices.setdefault(way.name, {})[name] = seen
-            found = [sum(way.work(count, blocks, kind, seconds)) / solo[name] for _ in range(repetitions)]
+            found = repeated(way, (count, blocks, kind), solo[name], seconds, repetitions, during.setdefault(way.name, {}).setdefault(name, []))
             sums[name][way.name] = {"median": round(median(found), 3), "all": [round(one, 3) for one in found]}
 
     measure(native)
@@ -189,6 +202,7 @@ def table(config, result, parts):
     result.require("attached with mps on", result.figures["attached: mps-on"], "==", PROGRAMS)
     if "auto" in parts:
         result.figure("what auto chose, and when", choices)
+        result.figure("what was chosen in each repetition", {way: during[way] for way in BEST_OF})
         result.require("rows in which auto measured", sum(bool(seen and seen[-1]["trials"]) for way in choices.values() for seen in way.values()),
                        "==", len(rows) * len(AUTO))
         judge_auto(result, rows, sums)

@@ -1,5 +1,8 @@
 #include "interposer/memory/blocks/new_blocks.h"
 
+#include <stdint.h>
+#include <stdio.h>
+
 #include <utility>
 
 #include "base/amount.h"
@@ -16,6 +19,7 @@ using cuda::CUresult;
 namespace {
 
 constexpr int64_t kLockPause_ns = 100'000;
+constexpr int64_t kTellAgain_ns = 10'000'000'000;  // between two warnings of them
 constexpr int64_t kSettling_ns = 2'000'000;
 constexpr int64_t kOutOfMemoryPatience_ns = 2'000'000'000;  // a neighbour's memory may take a moment to come free
 
@@ -119,10 +123,17 @@ bool NewBlocks::attempt(const BlockOrder& order, bool needs_lock, Attempt* made)
   return true;
 }
 
-CUresult NewBlocks::refuse(size_t bytes, const char* why) const {
-  log(LogLevel::kInfo, "an allocation of %s was refused: %s (%s allocated, %s of them on the GPU; budget %s, at most %s)",
-      amount(bytes).text, why, amount(use_.allocated()).text, amount(use_.resident()).text, amount(device_.turns().signs.budget()).text,
-      amount(device_.limit().ceiling()).text);
+CUresult NewBlocks::refuse(size_t bytes, const char* why) {
+  const int64_t now = now_ns();
+  const bool is_told = now < refusal_told_until_ns_.load(std::memory_order_relaxed);
+  if (!is_told) refusal_told_until_ns_.store(now + kTellAgain_ns, std::memory_order_relaxed);
+  const size_t ceiling = device_.limit().ceiling();
+  char room[64] = "";
+  if (ceiling != SIZE_MAX) snprintf(room, sizeof room, "; there is room for %s at most", amount(ceiling).text);
+  // A framework says that it is out of memory, but not that others leave enough.
+  log(is_told ? LogLevel::kInfo : LogLevel::kWarning,
+      "GPU %d: an allocation of %s was refused: %s (this program has %s, %s of them on the GPU%s)", device_.ordinal(), amount(bytes).text,
+      why, amount(use_.allocated()).text, amount(use_.resident()).text, room);
   return cuda::CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -171,7 +182,7 @@ CUresult NewBlocks::allocate(const BlockOrder& order, Block** out) {
     if (made.result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
       refusal = "the driver has no memory";
     } else if (waits && !device_.limit().may_rise_to(use_.allocated() + bytes, &ceiling_wait)) {
-      refusal = "it can never fit";
+      refusal = "it does not fit the GPU, whatever others have there";
     } else if (device_.process().ending()) {
       return cuda::CUDA_ERROR_DEINITIALIZED;
     } else if (waits) {  // for the ceiling

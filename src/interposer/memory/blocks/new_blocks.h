@@ -5,7 +5,9 @@
 // memory in the next turn. Thread-safe. Locks the mutex of Blocks.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "cuda/driver_api.h"
 #include "interposer/memory/backends/backing.h"
@@ -39,7 +41,7 @@ class NewBlocks {
   bool attempt(const BlockOrder& order, bool needs_lock, Attempt* made);  // false: to be made once more
   bool reserve(const BlockOrder& order, bool needs_lock, Attempt* made) REQUIRES(blocks_.mutex);
   cuda::CUresult map(Block& block);
-  cuda::CUresult refuse(size_t bytes, const char* why) const;
+  cuda::CUresult refuse(size_t bytes, const char* why);
   bool frees_pass();
   bool ceiling_rose_again(size_t bytes, CeilingWait* wait) const;
 
@@ -50,6 +52,7 @@ class NewBlocks {
   Backing& backing_;
   Residency& residency_;
   FreedBlocks& freed_;
+  std::atomic<int64_t> refusal_told_until_ns_{0};  // as a warning
 };
 
 }  // namespace nvshare::interposer

@@ -9,6 +9,9 @@
   // processor, in the long run: what this thread does for a picture, and as much again that the browser's others do. Counted is one of the
   // shortest of the last ones: where others have the processor, most take far longer than they use.
   const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kAllThreads = 2, kRecent = 5, kCostMaxMs = 40;
+  // A whole report that tells no news of the GPUs on the screen, only amounts and times, is drawn with the next news, after this at the latest:
+  // what a picture costs the browser depends little on how much of it is new.
+  const kQuietMs = 1500;
   const kCellMs = 3000, kCells = 100, kCellsShown = 20;  // what is kept: a cell for each report; and the least of it that is drawn
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
@@ -79,7 +82,7 @@
     }
     const known = new Set(report.tenants.map((tenant) => tenant.id));
     for (const id of letters.keys()) if (!known.has(id)) letters.delete(id);
-    const view = report.gpus.map((gpu) => {
+    for (const gpu of report.gpus) {
       if (!past.has(gpu.uuid)) past.set(gpu.uuid, {cells: [], rates: null});
       const history = past.get(gpu.uuid), sums = sumsOf(report, gpu), at = Math.floor(now / kCellMs);
       let cell = history.cells.at(-1);
@@ -102,10 +105,8 @@
       const was = before && before.usage.get(gpu.uuid);
       history.rates = was && took > 0
         ? {out: (gpu.usage.swapped_out - was.swapped_out) / took * 1e3, in: (gpu.usage.swapped_in - was.swapped_in) / took * 1e3} : null;
-      return {gpu, sums, history};
-    });
+    }
     before = {uptime, clients: new Map(report.clients.map((c) => [c.id, c])), usage: new Map(report.gpus.map((g) => [g.uuid, g.usage]))};
-    return view;
   };
 
   // ---- drawing ----
@@ -316,21 +317,25 @@
   };
 
   // Of `latest`, as it is now.
+  const viewOf = (gpu) => {
+    const sums = sumsOf(latest, gpu);
+    for (const tenant of sums.keys()) markOf(tenant);
+    return {gpu, sums, history: past.get(gpu.uuid)};
+  };
   const showAgain = (uuid) => {
     const index = latest ? latest.gpus.findIndex((gpu) => gpu.uuid === uuid) : -1;
     if (index < 0 || !past.has(uuid)) return;
-    const gpu = latest.gpus[index], sums = sumsOf(latest, gpu);
-    for (const tenant of sums.keys()) markOf(tenant);
-    showGpu(latest, {gpu, sums, history: past.get(uuid)}, index, performance.now(), null);
+    showGpu(latest, viewOf(latest.gpus[index]), index, performance.now(), null);
   };
 
   let turn = 0;  // of the GPUs that are not on the screen
-  const show = (report, now) => {
-    const views = remember(report, now), hidden = views.filter(({gpu}) => panels.has(gpu.uuid) && !onScreen.has(gpu.uuid));
+  const show = (now) => {
+    const report = latest, views = report.gpus.filter((gpu) => past.has(gpu.uuid)).map(viewOf);
+    const hidden = views.filter(({gpu}) => panels.has(gpu.uuid) && !onScreen.has(gpu.uuid));
     const next = hidden.length ? hidden[++turn % hidden.length] : null;
-    views.forEach((view, index) => {
-      if (!hidden.includes(view) || view === next) showGpu(report, view, index, now, null);
-    });
+    for (const view of views) {
+      if (!hidden.includes(view) || view === next) showGpu(report, view, report.gpus.indexOf(view.gpu), now, null);
+    }
     for (const uuid of [...panels.keys()]) if (!report.gpus.some((gpu) => gpu.uuid === uuid)) forget(uuid);
     setText(byId('about'), `scheduler ${report.version}, process ${report.pid}, up ${seconds(report.uptime_ns)}`);
     setText(byId('host'), `Host memory for swapping: ${bytes(report.host_memory_used)} used of ${bytes(report.host_memory_budget)}` +
@@ -388,13 +393,26 @@
     latest = {...news, clients: ids.map((id) => known.get(id)).filter(Boolean), tenants: [...tenantsById.values()], tenantsById};
     return true;
   };
+  // Whether a whole report has news of the GPUs on the screen, which came with no line before it.
+  const differ = (was, now, fields) => !was || fields.some((field) => was[field] !== now[field]);
+  const limitsOf = (tenant) => tenant.memory.map(({gpu, limit}) => `${gpu} ${limit}`).join();
+  const tellsNews = (report) => {
+    if (!latest || latest.pid !== report.pid || latest.epoch !== report.epoch || isToBeDrawn()) return true;
+    const shownOf = ({clients}) => clients.filter(({gpu}) => onScreen.has(gpu)), shown = shownOf(report), known = byIds(shownOf(latest));
+    if (shown.length !== known.size || report.gpus.length !== latest.gpus.length) return true;
+    if (shown.some((client) => differ(known.get(client.id), client, ['state', 'turns', 'waiting_for']))) return true;
+    const ids = new Set(shown.map(({tenant}) => tenant));
+    return report.tenants.some((tenant) => {
+      const was = latest.tenantsById.get(tenant.id);
+      return ids.has(tenant.id) && (differ(was, tenant, ['name', 'priority', 'paused', 'gpu_core_limit', 'gpu_core_reserved']) ||
+                                    limitsOf(was) !== limitsOf(tenant));
+    });
+  };
   const isToBeDrawn = () => [...stale.keys()].some((uuid) => onScreen.has(uuid));
   const showNews = () => {
     latest.gpus.forEach((gpu, index) => {
       if (!stale.has(gpu.uuid) || !onScreen.has(gpu.uuid)) return;  // a new GPU comes with the next whole report
-      const sums = sumsOf(latest, gpu);
-      for (const tenant of sums.keys()) markOf(tenant);
-      showGpu(latest, {gpu, sums, history: past.get(gpu.uuid)}, index, 0, stale.get(gpu.uuid));
+      showGpu(latest, viewOf(gpu), index, 0, stale.get(gpu.uuid));
     });
     stale.clear();
   };
@@ -444,15 +462,26 @@
       channel.port2.postMessage(null);
     });
   };
+  let lookedAt = 0, reportedAt = 0, quietTimer = 0;  // reportedAt: when a whole report came that is still to be drawn
+  const showReport = () => {
+    clearTimeout(quietTimer);
+    const began = performance.now(), came = reportedAt;
+    reportedAt = quietTimer = 0;
+    if (held || !latest || !came) return;
+    stale.clear();
+    show(came);
+    lookedAt = performance.now();
+    countPicture(costs.report, began);
+  };
   const look = () => {
     lookTimer = 0;
     if (held || !latest || !isToBeDrawn()) return;
+    if (reportedAt) return showReport();
     const began = performance.now();
     showNews();
     lookedAt = performance.now();
     countPicture(costs.look, began);
   };
-  let lookedAt = 0;
   // `now`: when it came. False: all of it is needed.
   const take = (report, now) => {
     if (report.since) {
@@ -463,11 +492,13 @@
       if (wait > 0) lookTimer = setTimeout(look, wait); else look();
       return true;
     }
+    const hasNews = tellsNews(report);
     latest = report;
     latest.tenantsById = byIds(report.tenants);
-    stale.clear();
-    show(report, now);
-    countPicture(costs.report, now);
+    remember(report, now);
+    reportedAt = now;
+    spend(kAllThreads * Math.min(performance.now() - now, kCostMaxMs));
+    if (hasNews) showReport(); else if (!quietTimer) quietTimer = setTimeout(showReport, kQuietMs);
     return true;
   };
   // Calls `line` with each that comes, until it returns false.
