@@ -26,6 +26,15 @@ TEST(Regressions, AnAllocationDoesNotWaitForTheGpuForEver) {
   stage.expect_gpu_unharmed();
 }
 
+// A driver's callback may free nothing. The library passed that answer on, and freed.
+TEST(Regressions, AFreeThatTheDriverDoesNotPermitFreesNothing) {
+  Stage stage;
+  stage.expect_success(stage.start_bare("native", {"free-in-a-callback"}));
+  stage.start_scheduler();
+  stage.expect_success(stage.start("shared", {"free-in-a-callback"}));
+  stage.expect_gpu_unharmed();
+}
+
 // What was freed beside a capture has no event of ours, and the next allocation in stream order waited for all of the GPU's work instead.
 TEST(Regressions, AnAllocationDoesNotWaitForWhatWasFreedBesideACapture) {
   Stage stage;

@@ -141,6 +141,7 @@ CUresult pop(CUcontext* out) {
 }
 
 CUresult synchronise(Context& context) {
+  if (t_thread.in_callback) return CUDA_ERROR_NOT_PERMITTED;  // documented of host functions
   if (const CUresult result = check_synchronisation(context)) return result;
   drain(context);
   return static_cast<CUresult>(context.error.load(std::memory_order_acquire));

@@ -231,6 +231,12 @@ CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUst
   if (fault_strikes(Machine::get().faults().copy_fail)) return CUDA_ERROR_UNKNOWN;
   auto work = std::make_shared<CopyWork>(transfer, route);
   // As documented: a blocking copy within the device does not wait, one that touches pageable memory waits also when asynchronous.
+  constexpr size_t kBreaksFrom = size_t{1} << 20;
+  const bool may_break = timing != Timing::kBlocking && route.direction == Direction::kToDevice && transfer.width >= kBreaksFrom;
+  if (may_break && Machine::get().faults().copy_breaks.exchange(0) != 0) {
+    report_fault(*stream->context, CUDA_ERROR_ILLEGAL_ADDRESS, "a copy that was to break its context");
+    return CUDA_SUCCESS;
+  }
   const bool wait = route.wait || (timing == Timing::kBlocking && route.direction != Direction::kOnDevice);
   return wait ? submit_and_wait(*stream, Submission::kCopy, std::move(work)) : submit(*stream, Submission::kCopy, std::move(work));
 }

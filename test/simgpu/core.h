@@ -187,6 +187,7 @@ struct ThreadState {
   std::array<Context*, 64> stack;
   int depth;
   CUstreamCaptureMode capture_mode;
+  bool in_callback;  // runs a host function of the program's
   Context* current() const { return depth == 0 ? nullptr : stack[static_cast<size_t>(depth - 1)]; }
 };
 extern thread_local ThreadState t_thread;

@@ -419,7 +419,7 @@ bool set_faults(Faults& faults, const std::string& text) {
     std::atomic<uint32_t>* value;
     double scale;
   };
-  const std::array<Known, 12> known{{{"alloc_oom", &faults.alloc_oom, 1e6},
+  const std::array<Known, 13> known{{{"alloc_oom", &faults.alloc_oom, 1e6},
                                      {"context_oom", &faults.context_oom, 1e6},
                                      {"create_oom", &faults.create_oom, 1e6},
                                      {"driver_oom", &faults.driver_oom, 1e6},
@@ -427,6 +427,7 @@ bool set_faults(Faults& faults, const std::string& text) {
                                      {"register_fail", &faults.register_fail, 1e6},
                                      {"unmap_fail", &faults.unmap_fail, 1e6},
                                      {"create_oom_moment", &faults.create_oom_moment_ms, 1},
+                                     {"copy_breaks", &faults.copy_breaks, 1},
                                      {"hang_kernel", &faults.hang_kernel, 1},
                                      {"device_lost", &faults.device_lost, 1},
                                      {"blind_hash", &faults.blind_hash, 1},

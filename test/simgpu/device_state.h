@@ -66,6 +66,7 @@ struct ProcessSlot {
 // Rates are in parts per million.
 struct Faults {
   std::atomic<uint32_t> alloc_oom, context_oom, create_oom, driver_oom, copy_fail, register_fail, unmap_fail;
+  std::atomic<uint32_t> copy_breaks;  // once
   std::atomic<uint32_t> create_oom_moment_ms;
   std::atomic<uint32_t> hang_kernel, device_lost, blind_hash;
   std::atomic<uint32_t> xid;  // that the driver reports of the first GPU, once

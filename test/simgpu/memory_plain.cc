@@ -217,6 +217,7 @@ SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t widt
 // The address decides, not the thread's context (measured: 1 for a pointer that is none, where a call that needs a context answers 201);
 // but with a current context that is gone it is 709 for every address (recorded).
 SIM_API CUresult cuMemFree_v2(CUdeviceptr address) {
+  if (t_thread.in_callback) return CUDA_ERROR_NOT_PERMITTED;  // documented of host functions
   Context* context = nullptr;
   const CUresult entered = enter(&context);
   if (entered != CUDA_SUCCESS && entered != CUDA_ERROR_INVALID_CONTEXT) return entered;

@@ -46,11 +46,13 @@ class CallbackWork : public Work {
   CallbackWork(CUhostFn function, CUstreamCallback callback, void* data) : function_(function), callback_(callback), data_(data) {}
   void run(Execution& execution) const override {
     const int error = execution.context.error.load();
+    t_thread.in_callback = true;
     if (callback_ != nullptr) {
       callback_(to_handle(&execution.stream), static_cast<CUresult>(error), data_);
     } else if (error == 0) {
       function_(data_);
     }
+    t_thread.in_callback = false;
   }
   bool always() const override { return callback_ != nullptr; }
   CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_HOST; }

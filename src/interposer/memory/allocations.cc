@@ -163,6 +163,7 @@ bool Allocations::free(CUdeviceptr address, CUresult* result) {
     }
     return true;
   }
+  if (*result == cuda::CUDA_ERROR_NOT_PERMITTED) return true;  // in a callback of the driver's: nothing was waited for
   // An address that two threads free at once is a bug of the program.
   if (!freed_.give_back(address, true, &requested)) *result = cuda::CUDA_ERROR_INVALID_VALUE;
   stream_frees_.waited(deferred.context, waits);

@@ -50,6 +50,12 @@ void stand_still_on(CUstream stream, std::atomic<bool>* go) {
   check(cuda().cuLaunchHostFunc(stream, wait, go), "cuLaunchHostFunc");
 }
 
+void break_primary(const Kernels& kernels) {
+  retain_primary();
+  check(launch(kernels.fill, nullptr, uint64_t{4096}, uint64_t{1}, uint64_t{1}), "sim_fill");
+  if (cuda().cuCtxSynchronize() != CUDA_ERROR_ILLEGAL_ADDRESS) fail(kExitUnexpected, "the context was to fail");
+}
+
 }  // namespace
 
 // Forks --steps children, which destroy a graph, while other threads make and destroy some of many.
@@ -197,7 +203,31 @@ void run_absurd_sizes(const Options&) {
   release_primary();
 }
 
-// The first context fails for good; what the second one holds stays right, turn by turn.
+// A host function tries to free what the program works on, which no driver permits.
+void run_free_in_a_callback(const Options&) {
+  retain_primary();
+  Desk desk;
+  struct Attempt {
+    CUdeviceptr address;
+    CUresult result;
+  };
+  auto block = filled(desk.place, 1 << 20, 1);
+  Attempt attempt{block->address(), CUDA_SUCCESS};
+  const auto free_it = [](void* data) {
+    auto* one = static_cast<Attempt*>(data);
+    one->result = cuda().cuMemFree_v2(one->address);
+  };
+  check(cuda().cuLaunchHostFunc(desk.place.stream, free_it, &attempt), "cuLaunchHostFunc");
+  check(cuda().cuStreamSynchronize(desk.place.stream), "cuStreamSynchronize");
+  if (attempt.result != CUDA_ERROR_NOT_PERMITTED) fail(kExitUnexpected, "the free: %d", static_cast<int>(attempt.result));
+  block->mix(1);
+  block->verify_bytes();
+  block->free();
+  release_primary();
+}
+
+// The first context fails for good, by its own kernel or with --by load by nothing of the program's; what the second one holds stays right,
+// turn by turn.
 void run_failing_context(const Options& options) {
   retain_primary();
   const Kernels kernels = load_kernels();
@@ -206,9 +236,7 @@ void run_failing_context(const Options& options) {
   Desk desk;
   auto block = filled(desk.place, options.number("hold", 64u << 20), 1);
   block->verify_checksum(desk.scratch);
-  retain_primary();
-  check(launch(kernels.fill, nullptr, uint64_t{4096}, uint64_t{1}, uint64_t{1}), "sim_fill");
-  if (cuda().cuCtxSynchronize() != CUDA_ERROR_ILLEGAL_ADDRESS) fail(kExitUnexpected, "the context was to fail");
+  if (options.text("by", "kernel") == "kernel") break_primary(kernels);
   say("one failed");
   check(cuda().cuCtxSetCurrent(second), "cuCtxSetCurrent");
   for (uint64_t round = 0; !options.told_to_stop(); ++round) {

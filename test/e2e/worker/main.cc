@@ -43,6 +43,7 @@ constexpr Mode kModes[] = {
     {"free-while-the-gpu-waits", run_free_while_the_gpu_waits},
     {"failing-context", run_failing_context},
     {"absurd-sizes", run_absurd_sizes},
+    {"free-in-a-callback", run_free_in_a_callback},
     {"unread", run_unread},
     {"no-threads", run_no_threads},
     {"frees-of-captures", run_frees_of_captures},

@@ -29,6 +29,7 @@ void run_fork_beside_graphs(const Options& options);
 void run_free_while_the_gpu_waits(const Options& options);
 void run_failing_context(const Options& options);
 void run_absurd_sizes(const Options& options);
+void run_free_in_a_callback(const Options& options);
 void run_unread(const Options& options);
 void run_no_threads(const Options& options);
 void run_frees_of_captures(const Options& options);

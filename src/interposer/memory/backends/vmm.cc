@@ -2,7 +2,6 @@
 
 #include "interposer/log.h"
 #include "interposer/process/device.h"
-#include "interposer/process/map_memory.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -17,6 +16,14 @@ CUresult VmmBackend::reserve(Block& block, const BlockOrder&) {
 
 CUresult VmmBackend::give_back(Block& block) { return real_driver().cuMemAddressFree(block.base, block.address_bytes); }
 
+CUresult VmmBackend::take_left(Block& block, uint32_t index) {
+  Chunk& chunk = block.chunks[index];
+  if (!chunk.left_mapped) return cuda::CUDA_SUCCESS;
+  const CUresult result = real_driver().cuMemUnmap(block.base + chunk_offset(index), chunk.bytes);
+  chunk.left_mapped = result != cuda::CUDA_SUCCESS && result != cuda::CUDA_ERROR_DEINITIALIZED;
+  return result;
+}
+
 CUresult VmmBackend::map(Block& block, uint32_t index) {
   Chunk& chunk = block.chunks[index];
   const RealDriver& driver = real_driver();
@@ -26,18 +33,21 @@ CUresult VmmBackend::map(Block& block, uint32_t index) {
   properties.location.id = device_.ordinal();
   // So that any of it can be handed to another process later: see docs/adr/0004.
   if (device_.exportable()) properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  CUresult result = driver.cuMemCreate(&chunk.handle, chunk.bytes, &properties, 0);
+  // First of all, as it may be what leaves no room.
+  CUresult result = take_left(block, index);
+  if (result != cuda::CUDA_SUCCESS) return result;
+  result = driver.cuMemCreate(&chunk.handle, chunk.bytes, &properties, 0);
   if (result != cuda::CUDA_SUCCESS) {
     chunk.handle = 0;
     return result;
   }
   CUdeviceptr address = block.base + chunk_offset(index);
-  result = map_memory(address, chunk.bytes, 0, chunk.handle);
+  result = driver.cuMemMap(address, chunk.bytes, 0, chunk.handle, 0);
   if (result == cuda::CUDA_SUCCESS) {
     chunk.accessors = 0;
     result = access_.grant(block, index);
     if (result == cuda::CUDA_SUCCESS) return result;
-    driver.cuMemUnmap(address, chunk.bytes);
+    chunk.left_mapped = driver.cuMemUnmap(address, chunk.bytes) != cuda::CUDA_SUCCESS;
   }
   driver.cuMemRelease(chunk.handle);
   chunk.handle = 0;
@@ -46,6 +56,7 @@ CUresult VmmBackend::map(Block& block, uint32_t index) {
 
 void VmmBackend::unmap(Block& block, uint32_t index) {
   Chunk& chunk = block.chunks[index];
+  take_left(block, index);
   if (chunk.handle == 0) return;
   CUresult unmapped = real_driver().cuMemUnmap(block.base + chunk_offset(index), chunk.bytes);
   CUresult released = real_driver().cuMemRelease(chunk.handle);
@@ -55,6 +66,7 @@ void VmmBackend::unmap(Block& block, uint32_t index) {
     log(LogLevel::kError, "giving back %u bytes of GPU memory failed (CUDA errors %d, %d)", chunk.bytes, static_cast<int>(unmapped),
         static_cast<int>(released));
   }
+  chunk.left_mapped = !gone && unmapped != cuda::CUDA_SUCCESS;
   chunk.handle = 0;
 }
 

@@ -21,6 +21,9 @@ class VmmBackend final : public Backend {
   cuda::CUresult start_out(const Piece& piece, cuda::CUstream stream) override;
 
  private:
+  // What an unmapping left that failed goes.
+  cuda::CUresult take_left(Block& block, uint32_t index);
+
   Device& device_;
   BlockAccess& access_;
 };

@@ -29,6 +29,7 @@ struct Chunk {
   uint32_t bytes = 0;
   uint32_t accessors = 0;  // GPUs (bits) that may use the mapping
   ChunkState state = ChunkState::kFresh;
+  bool left_mapped = false;     // the driver failed to unmap it (of a handle: chunk 0, for all of it): its GPU memory has not come free
   bool host_preferred = false;  // kManaged: the program advised that it is to stay on the host
 };
 

@@ -8,7 +8,6 @@
 #include "interposer/log.h"
 #include "interposer/memory/limits/charges.h"
 #include "interposer/process/device.h"
-#include "interposer/process/map_memory.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -314,7 +313,7 @@ CUresult ProgramVmm::import_handle(Handle* out, void* os_handle, cuda::CUmemAllo
 
 CUresult ProgramVmm::place_mapping(Mapping& mapping, Handle driver_handle) {
   const RealDriver& driver = real_driver();
-  CUresult result = map_memory(mapping.base, mapping.bytes, mapping.offset, driver_handle);
+  CUresult result = driver.cuMemMap(mapping.base, mapping.bytes, mapping.offset, driver_handle, 0);
   if (result != cuda::CUDA_SUCCESS) return result;
   if (!mapping.access.empty()) {
     result = driver.cuMemSetAccess(mapping.base, mapping.bytes, mapping.access.data(), mapping.access.size());
@@ -501,11 +500,23 @@ bool ProgramVmm::find(CUdeviceptr address, View* view) {
 
 // ---- the swap engine's ----
 
+// What an unmapping left that failed: it keeps all of the handle's memory on the GPU. Where nothing is mapped, unmapping does no harm.
+void ProgramVmm::take_left(Block& block) {
+  const RealDriver& driver = real_driver();
+  bool all = true;
+  for (const Mapping* mapping : block.handle->mappings) {
+    if (!mapping->placed) all = driver.cuMemUnmap(mapping->base, mapping->bytes) == cuda::CUDA_SUCCESS && all;
+  }
+  if (block.base != 0 && !block.window_mapped) all = driver.cuMemUnmap(block.base, block.bytes) == cuda::CUDA_SUCCESS && all;
+  block.chunks[0].left_mapped = !all;
+}
+
 CUresult ProgramVmm::place(Block& block) {
   Lock lock(mutex_);
   Handle& physical = block.chunks[0].handle;
   if (physical != 0) return cuda::CUDA_SUCCESS;
   ProgramHandle& handle = *block.handle;
+  if (block.chunks[0].left_mapped) take_left(block);
   CUresult result = real_driver().cuMemCreate(&physical, block.bytes, &handle.properties, 0);
   if (result != cuda::CUDA_SUCCESS) {
     physical = 0;
@@ -541,6 +552,8 @@ void ProgramVmm::displace(Block& block) {
   }
   if (block.window_mapped) note(driver.cuMemUnmap(block.base, block.bytes));
   block.window_mapped = false;
+  const bool left = worst != cuda::CUDA_SUCCESS && worst != cuda::CUDA_ERROR_DEINITIALIZED;
+  block.chunks[0].left_mapped = block.chunks[0].left_mapped || left;
   note(driver.cuMemRelease(physical));
   physical = 0;
   // A driver that has gone (the program frees in its last exit handlers) took the memory with it.
@@ -560,7 +573,7 @@ CUresult ProgramVmm::open_window(Blocks& blocks, Block& block) {
     if (result != cuda::CUDA_SUCCESS) return result;
     blocks.set_window(block, base, block.bytes);
   }
-  result = map_memory(block.base, block.bytes, 0, block.chunks[0].handle);
+  result = driver.cuMemMap(block.base, block.bytes, 0, block.chunks[0].handle, 0);
   if (result != cuda::CUDA_SUCCESS) return result;
   cuda::CUmemAccessDesc access{block.handle->properties.location, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   result = driver.cuMemSetAccess(block.base, block.bytes, &access, 1);

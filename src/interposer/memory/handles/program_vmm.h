@@ -80,6 +80,7 @@ class ProgramVmm {
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
+  void take_left(Block& block) REQUIRES(mutex_);
   cuda::CUresult create_at_driver(Handle* out, size_t bytes, const cuda::CUmemAllocationProp* properties, unsigned long long flags);
   cuda::CUresult map_locked(cuda::CUdeviceptr address, size_t bytes, size_t offset, ProgramHandle* handle, unsigned long long flags)
       REQUIRES(mutex_);
