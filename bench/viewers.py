@@ -20,7 +20,7 @@ ten, where there is a Chromium), in turn, in --pairs rounds, for each of --ways:
 scheduler in a cgroup of ten times the usual CPU weight, as CPUWeight= of a systemd unit is, the load and the viewers in another; `grouped`, the
 same without the weight; `real-time`, scheduler and clients before all else, so that no viewer has the processor that they want, as where there
 are more processors than work: what is left of a difference is what viewers cost the scheduler itself. --beside: so many endless compilers run
-meanwhile, each in a session of its own.
+meanwhile, each in its own session. Under `chrt` only with --pairs 0: viewers would be real-time, too.
 With --page-alone made-up reports stand in for all of that, and only the browser's processor time is measured: of the page in --page-folder.
 
 Processor time is the kernel's (/proc/PID/task/*/schedstat), of the page that of all of Chromium's processes.
@@ -572,6 +572,8 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     options.build = options.build.resolve()
+    if options.pairs and not options.page_alone and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        raise SystemExit("grants are measured without chrt, under which viewers would be real-time, too; accepted: --pairs 0, or no chrt")
     if not chromium.find():
         print("there is no Chromium: the page is left out; tools/install-dependencies.sh test installs one", file=sys.stderr)
     found = {"clients": options.clients, "gpus": options.gpus, "processors": os.cpu_count(), "load_average_before": os.getloadavg()[0],
@@ -586,8 +588,7 @@ def main():
         with compilers(options.beside):
             found["grants"] = {"compilers": options.beside, **measure_grants(options)}
     found["load_average_after"] = os.getloadavg()[0]
-    text = json.dumps(found, indent=1)
-    print(text)
+    print(text := json.dumps(found, indent=1))
     if options.json:
         options.json.write_text(text + "\n")
     seen = [each[name]["from_event_to_screen"] for each in found.get("viewers", []) for name in ("bare", "top", "page") if name in each]
