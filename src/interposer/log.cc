@@ -19,7 +19,7 @@ namespace nvshare::interposer {
 namespace {
 
 constexpr int kLinesMax = 200;
-constexpr int kRoomPatience_ms = 20;
+constexpr timespec kRoomPatience{0, 20'000'000};
 
 // The names are those of the lines, too.
 constexpr ChoiceVariable<LogLevel, 4> kLevel = {
@@ -34,11 +34,13 @@ std::atomic<int> lines_written{0};
 std::atomic<int> level_plus_one{0};
 
 // A closed or full stderr is the program's business: it is not ended by our line (SIGPIPE), and no thread of ours stands still for it, with
-// locks and a scheduler that waits for its answer. A line that finds no room for kRoomPatience_ms is lost.
+// locks and a scheduler that waits for its answer. A line that finds no room for kRoomPatience is lost.
 void write_line(const char* line, size_t length) {
   const NotCancelled whole;
   pollfd room{STDERR_FILENO, POLLOUT, 0};
-  if (poll(&room, 1, kRoomPatience_ms) == 0) return;
+  sigset_t all;  // a signal would end the wait early, with no room yet
+  sigfillset(&all);
+  if (ppoll(&room, 1, &kRoomPatience, &all) == 0) return;
   sigset_t pipe_signal, before, pending;
   sigemptyset(&pipe_signal);
   sigaddset(&pipe_signal, SIGPIPE);

@@ -98,7 +98,9 @@ TEST(Regressions, LinesThatNobodyReadsHurtNoProgram) {
   Stage stage;
   stage.start_scheduler();
   for (const char* full : {"0", "1"}) {
-    stage.expect_success(stage.start("unread", {"unread", "--full", full}, {{"NVSHARE_GPU_MEMORY_LIMIT", "16Mi"}}));
+    for (const char* signals : {"0", "1"}) {
+      stage.expect_success(stage.start("unread", {"unread", "--full", full, "--signals", signals}, {{"NVSHARE_GPU_MEMORY_LIMIT", "16Mi"}}));
+    }
   }
 }
 

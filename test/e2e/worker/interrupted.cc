@@ -69,8 +69,10 @@ void lose_standard_error(bool full) {
 
 }  // namespace
 
-// Passes its memory limit, of which the library tells, where nobody reads that any more, or with --full 1 for now.
+// Passes its memory limit, of which the library tells, where nobody reads that any more, or with --full 1 for now; with --signals 1 while a
+// timer's signal comes every 2 ms.
 void run_unread(const Options& options) {
+  if (options.number("signals", 0) != 0) signal_every(2000);
   retain_primary();
   lose_standard_error(options.number("full", 0) != 0);
   CUdeviceptr address = 0;
