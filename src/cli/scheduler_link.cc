@@ -196,7 +196,11 @@ std::optional<std::string> own_log() {
 
 Result<SchedulerLink> find_scheduler() {
   if (const std::string configured = configured_directory(); !configured.empty()) {
-    if (auto link = look_at(configured)) return std::move(*link);
+    if (auto link = look_at(configured)) {
+      const auto ours = is_ours(configured);
+      link->own = link->admin && ours && *ours && configured != protocol::kRuntimeDirectoryDefault;
+      return std::move(*link);
+    }
     return error_format("no scheduler answers in %s (NVSHARE_RUNTIME_DIR)", configured.c_str());
   }
   if (auto link = look_at(protocol::kRuntimeDirectoryDefault)) return std::move(*link);
