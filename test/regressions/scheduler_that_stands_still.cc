@@ -36,5 +36,18 @@ TEST(Regressions, ASchedulerThatStandsStillHoldsNoProgramUp) {
   EXPECT_TRUE(child.logged("no nvshare-scheduler answers")) << child.log();
 }
 
+// A container's mount of the scheduler's folder leads nowhere once that was removed. Nobody said so.
+TEST(Regressions, AFolderThatWasRemovedIsNamed) {
+  Stage stage;
+  const std::string folder = stage.directory() + "/removed";
+  std::filesystem::create_directories(folder);
+  Child& child = stage.start_command(
+      "removed",
+      {"/bin/sh", "-c", "cd " + folder + " && rmdir " + folder + " && exec " + kWorkerPath + " mix --steps 5 --hold 8M --largest 4M"}, true,
+      {{"NVSHARE_RUNTIME_DIR", "."}});
+  stage.expect_success(child);
+  EXPECT_TRUE(child.logged("was removed")) << child.log();
+}
+
 }  // namespace
 }  // namespace nvshare::e2e

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -41,6 +42,26 @@ bool socket_address(sockaddr_un* address) {
   if (length > 0 && length < static_cast<int>(sizeof address->sun_path)) return true;
   log(LogLevel::kWarning, "%s is '%.60s...': too long, at most %zu characters fit", protocol::kRuntimeDirectoryVariable, directory,
       sizeof address->sun_path - sizeof protocol::kClientSocket);
+  return false;
+}
+
+// A folder on the socket's way was removed, and is seen still: a container's mount of it, which a folder of the same name does not replace.
+bool leads_nowhere(const char* socket) {
+  char folder[sizeof(sockaddr_un::sun_path)];
+  snprintf(folder, sizeof folder, "%s", socket);
+  for (int each = 0; each < 2; ++each) {  // its own, and the one above
+    char* const slash = strrchr(folder, '/');
+    if (slash == nullptr || slash == folder) return false;
+    *slash = '\0';
+    struct stat status;
+    if (stat(folder, &status) == 0 && status.st_nlink == 0) {
+      static std::atomic<bool> told{false};
+      if (told.exchange(true)) return true;
+      log(LogLevel::kWarning, "the folder %s was removed, and this program sees what it was: if it is in a container, start that anew",
+          folder);
+      return true;
+    }
+  }
   return false;
 }
 
@@ -95,6 +116,7 @@ FileDescriptor connect_to_scheduler() {
   const auto* const where = reinterpret_cast<const sockaddr*>(&address);
   if (!uninterrupted([&] { return connect(fd.get(), where, sizeof address) == 0; })) {
     int error = errno;
+    if (error == ENOENT && leads_nowhere(address.sun_path)) error = ESTALE;  // which does not say that there is none
     log(LogLevel::kDebug, "no scheduler at %s: %s", address.sun_path, strerror(error));
     fd.reset();
     errno = error;
