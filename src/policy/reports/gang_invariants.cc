@@ -93,7 +93,7 @@ Found check_gang_lists(const State& state) {
     const auto spread = state.on_several.find(id.tenant);
     if (spread == state.on_several.end()) return broken("is on one GPU");
     if (!spread->second->to_form) {
-      if (const Found found = check_gang(state, *spread->second, gang)) return found;
+      if (Found found = check_gang(state, *spread->second, gang)) return found;
     }
     loading += changes.loading.contains(id);
     if ((gang.in_turn && !gang.turn_start) != changes.loading.contains(id)) return broken("loads, or does not?");
@@ -160,7 +160,7 @@ Found check_put_off(const State& state) {
   size_t put_off = 0, behind = 0, by_room = 0, beside = 0, by_need = 0, low = 0, promoted = 0;
   for (const auto& [id, gang] : state.gangs) {
     if (!gang.put_off) continue;
-    if (const Found found = check_put_off(gang)) return found;
+    if (Found found = check_put_off(gang)) return found;
     ++put_off;
     for (const Gang::OnGpu& on : gang.on) {
       beside += on.beside;
@@ -200,7 +200,7 @@ std::optional<std::string> check_gangs(const State& state) {
       }
     }
   }
-  if (const Found found = check_gang_lists(state)) return found;
+  if (Found found = check_gang_lists(state)) return found;
   return check_put_off(state);
 }
 
