@@ -12,18 +12,11 @@ TEST(Regressions, UnmappingsThatFailKeepNoMemoryOut) {
   stage.start_scheduler();
   Child& first = stage.start("first", {"steady", "--hold", "110M"});
   Child& second = stage.start("second", {"steady", "--hold", "110M"});
-  const auto turns = [&](const Child& child) {
-    const auto client = stage.client_of(child.pid());
-    return client ? client->turns : uint64_t{0};
-  };
-  const auto come_to = [&](uint64_t one, uint64_t other) {
-    return stage.wait_until([&] { return (turns(first) >= one && turns(second) >= other) || stage.anybody_ended(); });
-  };
-  ASSERT_TRUE(come_to(2, 2)) << stage.raw_status();
+  ASSERT_TRUE(stage.wait_for_turns({&first, &second}, 2)) << stage.raw_status();
   stage.order_gpu("set_faults unmap_fail:0.2");
-  EXPECT_TRUE(come_to(turns(first) + 3, turns(second) + 3)) << stage.raw_status();
+  EXPECT_TRUE(stage.wait_for_turns({&first, &second}, 3)) << stage.raw_status();
   stage.order_gpu("set_faults unmap_fail:0");
-  EXPECT_TRUE(come_to(turns(first) + 3, turns(second) + 3)) << stage.raw_status();
+  EXPECT_TRUE(stage.wait_for_turns({&first, &second}, 3)) << stage.raw_status();
   stage.tell_to_stop();
   stage.expect_success_of_all();
 }

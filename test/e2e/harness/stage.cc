@@ -4,11 +4,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <sstream>
+#include <vector>
 
 #include "cli/admin_connection.h"
 #include "cli/replay_view.h"
@@ -314,6 +317,16 @@ bool Stage::wait_until(const std::function<bool()>& ready, Duration longest) {
     pause_us = std::min<useconds_t>(pause_us * 3 / 2, repeats(3000, 12'000));
   }
   return true;
+}
+
+bool Stage::wait_for_turns(const std::vector<const Child*>& children, uint64_t more) {
+  const auto turns = [&](const Child* child) {
+    const auto client = client_of(child->pid());
+    return client ? client->turns : uint64_t{0};
+  };
+  std::vector<uint64_t> due;
+  for (const Child* child : children) due.push_back(turns(child) + more);
+  return wait_until([&] { return std::ranges::equal(children, due, std::greater_equal(), turns) || anybody_ended(); });
 }
 
 Stage::GpuCounters Stage::gpu_counters() {

@@ -96,6 +96,8 @@ class Stage {
   // Waits until `ready`, looked at every few milliseconds; false at the end of the patience.
   bool wait_until(const std::function<bool()>& ready, Duration longest);
   bool wait_until(const std::function<bool()>& ready) { return wait_until(ready, patience()); }
+  // Until each has had so many turns more, or something has ended.
+  bool wait_for_turns(const std::vector<const Child*>& children, uint64_t more);
   // Everything below that process is one tenant from now on, as under `nvsharectl run`.
   void make_tenant(const std::string& name, pid_t root, int64_t gpu_memory_limit = 0);
   // `nvsharectl set TENANT memory=...`; empty, or the refusal.

@@ -42,6 +42,14 @@ void* grow_in_a_thread(void* argument) {
   return nullptr;
 }
 
+void work(Block& block, Desk& desk, const Options& options) {
+  for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
+    block.mix(step);
+    block.verify_checksum(desk.scratch);
+  }
+  block.verify_bytes();
+}
+
 // Lowers the limit of open files so that so many more can be opened, from the lowest that is free.
 void leave_descriptors(rlim_t spare) {
   const int lowest = dup(STDOUT_FILENO);
@@ -111,11 +119,7 @@ void run_signals(const Options& options) {
   retain_primary();
   Desk desk;
   auto block = filled(desk.place, options.number("hold", 8u << 20), 1);
-  for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
-    block->mix(step);
-    block->verify_checksum(desk.scratch);
-  }
-  block->verify_bytes();
+  work(*block, desk, options);
   release_primary();
 }
 
@@ -135,11 +139,7 @@ void run_cancelled(const Options& options) {
   pthread_cancel(thread);
   pthread_join(thread, nullptr);
   say(grower.returned.load() ? "its call returned" : "its call did not return");
-  for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
-    block->mix(step);
-    block->verify_checksum(desk.scratch);
-  }
-  block->verify_bytes();
+  work(*block, desk, options);
   release_primary();
 }
 
@@ -157,11 +157,7 @@ void run_few_descriptors(const Options& options) {
   check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
   Desk desk;
   auto block = filled(desk.place, options.number("hold", 8u << 20), 1);
-  for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
-    block->mix(step);
-    block->verify_checksum(desk.scratch);
-  }
-  block->verify_bytes();
+  work(*block, desk, options);
   release_primary();
 }
 
