@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -447,12 +449,20 @@ int run(int argc, char** argv) {
   return named->second();  // there is one: app requires it
 }
 
+// What was printed may still be in memory, and a full disk be found only now.
+int printed(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "nvsharectl: cannot write to standard output: %s\n", strerror(errno));
+  return code == 0 ? 1 : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
-  } catch (const std::exception& problem) {  // out of memory and the like: nothing here throws in ordinary use
+    return printed(run(argc, argv));
+  } catch (const std::exception& problem) {  // of fmt, where a file takes no more; out of memory and the like
+    if (std::ferror(stdout) != 0) return printed(0);
     std::fprintf(stderr, "nvsharectl: %s\n", problem.what());
     return nvshare::cli::kExitCannotRun;
   }

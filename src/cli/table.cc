@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-namespace nvshare::cli {
+#include "cli/columns.h"
 
-size_t width_of(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
-}
+namespace nvshare::cli {
 
 std::string Table::draw(int indent) const {
   std::vector<size_t> widths;

@@ -29,7 +29,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// How many columns of a terminal UTF-8 text takes, each code point counted as one.
-size_t width_of(const std::string& text);
-
 }  // namespace nvshare::cli

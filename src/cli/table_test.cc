@@ -22,12 +22,12 @@ TEST(Table, NoTrailingBlanksAndMissingCellsAreEmpty) {
   EXPECT_EQ(table.draw(2), "  A  B   C\n  x\n  1  22  333\n");
 }
 
-TEST(Table, CodePointsCountOnce) {
-  EXPECT_EQ(width_of("Größe"), 5u);
+TEST(Table, CellsOfWideCharactersAreAligned) {
   Table table({{"N"}, {"V", Align::kRight}});
   table.add({"ö", "1"});
-  table.add({"oo", "2"});
-  EXPECT_EQ(table.draw(), "N   V\nö   1\noo  2\n");
+  table.add({"学習", "22"});
+  table.add({"oo", "3"});
+  EXPECT_EQ(table.draw(), "N      V\nö      1\n学習  22\noo     3\n");
 }
 
 }  // namespace

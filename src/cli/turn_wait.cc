@@ -15,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/columns.h"
 #include "cli/own_client.h"
 #include "cli/units.h"
 
@@ -30,6 +31,7 @@ constexpr int kAnswerWithinMs = 200;            // signals are not passed on mea
 constexpr int64_t kAfterFailureMs = 5000;
 constexpr int64_t kOwnAgainMs = 1000;  // a user has twenty such questions a second, and a user's programs may be many
 constexpr int kAncestorsMax = 64;
+constexpr size_t kNameColumns = 20;  // of who has the GPU: what follows has to fit, too
 
 // The line below is made where the screen ends, the cursor stays where it is: IND, up, save; down, begin of line, no wrap; restore.
 constexpr char kBegin[] = "\033D\033[A\0337\033[B\r\033[J\033[?7l";
@@ -79,18 +81,19 @@ std::optional<TurnWait> own_wait_of(const protocol::admin::StatusReport& own, co
     if (client.state == "idle" || !is_ours(client.pid)) continue;
     if (client.state != "waiting") return std::nullopt;
     if (longest && longest->waited_ns >= client.since_ns) continue;
-    longest = TurnWait{client.since_ns, "waits for " + (client.waiting_for.empty() ? "its turn" : client.waiting_for)};
+    longest = TurnWait{client.since_ns, client.waiting_for.empty() ? "its turn" : client.waiting_for};
   }
   return longest;
 }
 
 std::optional<TurnWait> turn_wait_of(const TurnReport& report, int64_t since_ns) {
   if (!report.waits) return std::nullopt;
-  TurnWait wait{report.waited_ns + since_ns, fmt::format("waits for its turn on GPU {}", report.gpu)};
+  TurnWait wait{report.waited_ns + since_ns, fmt::format("GPU {}", report.gpu)};
   if (report.holder.empty()) return wait;
-  wait.text += fmt::format(": '{}' has it, {} for {}", report.holder, report.state, format_duration(report.held_ns + since_ns));
-  if (report.others > 0) wait.text += fmt::format(", and {} more", report.others);
+  const std::string holder = shortened(report.holder, kNameColumns);
+  wait.text += report.others > 0 ? fmt::format(": '{}' and {} more have it", holder, report.others) : fmt::format(": '{}' has it", holder);
   if (report.left_ns > since_ns) wait.text += fmt::format(", about {} left", format_duration(report.left_ns - since_ns));
+  wait.text += fmt::format(", {} for {}", report.state, format_duration(report.held_ns + since_ns));
   return wait;
 }
 
@@ -100,13 +103,13 @@ std::string TurnWaitLine::next(const std::optional<TurnWait>& wait, int columns)
   if (terminal_) {
     if (wait && wait->waited_ns >= kShownAfter) {
       shown_ = true;
-      const std::string text = fmt::format("nvshare: {}; {} so far", wait->text, format_duration(wait->waited_ns));
-      return fmt::format("{}{:.{}}{}", kBegin, text, columns - 1, kEnd);
+      const std::string text = fmt::format("nvshare: waits {} for {}", format_duration(wait->waited_ns), wait->text);
+      return kBegin + first_columns(text, static_cast<size_t>(columns) - 1) + kEnd;
     }
     return std::exchange(shown_, false) ? kClear : "";
   }
   if (!wait || wait->waited_ns < kToldAfter || std::exchange(told_, true)) return {};
-  return fmt::format("nvshare: {}\n", wait->text);
+  return fmt::format("nvshare: waits for {}\n", wait->text);
 }
 
 int64_t TurnWaitLine::ask_again_ms(const std::optional<TurnWait>& wait) const {

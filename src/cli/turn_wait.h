@@ -13,7 +13,7 @@ namespace nvshare::cli {
 
 struct TurnWait {
   int64_t waited_ns = 0;
-  std::string text;  // who has the GPU, since when, and where it is known how long it has left
+  std::string text;  // what for: who has the GPU, where it is known for how long yet, since when
 };
 
 // As it is `since_ns` after the report, if nothing else has happened. Nothing: nobody waits.

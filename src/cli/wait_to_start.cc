@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/parse.h"
+#include "cli/columns.h"
 #include "cli/gpu_choice.h"
 #include "cli/start_condition.h"
 #include "cli/units.h"
@@ -32,7 +33,8 @@ class Line {
     if (!terminal_) {
       if (!shown_) fmt::print(stderr, "nvshare: waits for {}\n", text);
     } else {
-      fmt::print(stderr, "\r\033[K{:.{}}", fmt::format("nvshare: waits for {}, {} so far", text, format_duration(waited)), columns() - 1);
+      const std::string line = fmt::format("nvshare: waits for {}, {} so far", text, format_duration(waited));
+      fmt::print(stderr, "\r\033[K{}", first_columns(line, columns() - 1));
       std::fflush(stderr);
     }
     shown_ = true;
@@ -47,7 +49,7 @@ class Line {
   }
 
  private:
-  static int columns() {
+  static size_t columns() {
     winsize size{};
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
   }

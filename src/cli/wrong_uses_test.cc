@@ -131,6 +131,16 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
   for (const WrongUse& use : uses) expect_explained(use);
 }
 
+TEST(WrongUses, AFullDiskIsNoSuccess) {
+  for (const char* command : {"--help", "--version", "run --help", "version"}) {
+    FILE* pipe = popen((std::string(NVSHARECTL " ") + command + " 2>&1 > /dev/full").c_str(), "r");
+    std::array<char, 512> said{};
+    const size_t length = fread(said.data(), 1, said.size() - 1, pipe);
+    EXPECT_EQ(WEXITSTATUS(pclose(pipe)), 1) << command;
+    EXPECT_EQ(std::string(said.data(), length), "nvsharectl: cannot write to standard output: No space left on device\n") << command;
+  }
+}
+
 TEST(WrongUses, OfRun) {
   const WrongUse uses[] = {
       {"run --gpu-memory-limit 8GBi true", "--gpu-memory-limit: '8GBi'", "accepted: bytes"},

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "cli/table.h"
+#include "cli/columns.h"
 
 namespace nvshare::cli::top {
 namespace {
@@ -44,20 +44,6 @@ const char* codes_of(Style style, bool colour) {
 
 }  // namespace
 
-std::string first_columns(const std::string& text, size_t columns) {
-  size_t end = 0;
-  for (size_t seen = 0; end < text.size(); ++end) {
-    const bool begins = (static_cast<unsigned char>(text[end]) & 0xC0u) != 0x80u;
-    if (begins && seen++ == columns) break;
-  }
-  return text.substr(0, end);
-}
-
-std::string shortened(const std::string& text, size_t columns) {
-  if (width_of(text) <= columns) return text;
-  return columns < 4 ? first_columns(text, columns) : first_columns(text, columns - 2) + "..";
-}
-
 void Line::add(const std::string& text, Style style) {
   if (text.empty()) return;
   // Nearly all of a screen, and to go over its characters one by one took a tenth of what `top` takes.
@@ -84,7 +70,7 @@ void Line::cut(size_t columns) {
     left -= width_of(spans_[kept].text);
   }
   spans_.resize(kept);
-  columns_ = columns;
+  columns_ = columns - left;
 }
 
 std::string Line::text() const {

@@ -53,12 +53,6 @@ class Line {
 
 using Screen = std::vector<Line>;
 
-// The first `columns` code points.
-std::string first_columns(const std::string& text, size_t columns);
-
-// Cut to `columns`, its end replaced by ".." where something is missing.
-std::string shortened(const std::string& text, size_t columns);
-
 // Lines, each ended by a newline.
 std::string text_of(const Screen& screen);
 

@@ -148,7 +148,7 @@ TEST(Top, NoLineIsWiderOrLowerThanTheScreen) {
   History history(300, 1);
   history.add(status, 1);
   history.fail("no scheduler answers at a place with quite a long name, so that the line would be wider than the screen is");
-  for (size_t width : {60, 80, 109, 110, 200}) {
+  for (size_t width : {20, 40, 60, 80, 109, 110, 200}) {
     for (size_t height : {3, 10, 24, 60}) {
       Ui ui;
       ui.selected = 40;
@@ -235,6 +235,28 @@ TEST(Top, KeysSetLimitsOfTheChosenTenant) {
   EXPECT_TRUE(type(ui, history.model(), "c\r").empty());
   EXPECT_TRUE(type(ui, history.model(), "c4\033").empty());
   EXPECT_EQ(ui.prompt, Ui::Prompt::kNone);
+}
+
+TEST(Top, WhatIsTypedIsSeenInEightyColumns) {
+  StatusReport status = example();
+  status.tenants[0].name = std::string(100, 'x');
+  History history(300, 1);
+  history.add(status, 1);
+  for (const char* key : {"m", "c", "r", "p"}) {
+    Ui ui;
+    ui.selected = 1;
+    type(ui, history.model(), std::string(key) + "1234");
+    const std::string screen = text_of(draw(history.model(), ui, 80, 24));
+    EXPECT_NE(screen.find("1234_\n"), std::string::npos) << screen;
+    EXPECT_NE(screen.find("\n  limits: memory none"), std::string::npos) << "below the name, which fills a line: " << screen;
+  }
+}
+
+TEST(Top, TheKeysAreExplainedInEightyColumns) {
+  Ui ui;
+  ui.help = true;
+  const Model model = watched().model();
+  EXPECT_EQ(text_of(draw(model, ui, 80, 24)), text_of(draw(model, ui, 200, 24)));
 }
 
 TEST(Top, KeysSortAndFilter) {
@@ -375,6 +397,17 @@ TEST(Top, LinesHaveStylesOnlyWithColour) {
   EXPECT_EQ(line.ansi(false), "ab\033[7m c\033[0m");
   line.cut(3);
   EXPECT_EQ(line.ansi(false), "ab\033[7m \033[0m");
+}
+
+TEST(Top, NamesOfWideCharactersTakeTheirColumns) {
+  Line line("学習");
+  line.fill_to(6);
+  line.add("|");
+  EXPECT_EQ(line.text(), "学習  |");
+  Line cut("学習ab");
+  cut.cut(3);
+  EXPECT_EQ(cut.text(), "学");
+  EXPECT_EQ(cut.columns(), 2U);
 }
 
 std::string seen(policy::ClientId client, policy::TenantId tenant, policy::ClientState state, int64_t at_s) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/table.h"
+#include "cli/columns.h"
 #include "cli/units.h"
 
 namespace nvshare::cli::top {
@@ -192,13 +192,15 @@ Line line_of(const Row* row, bool selected, size_t width) {
 }
 
 // What the row has no columns for.
-void draw_details(Screen& screen, const Row& row) {
-  screen.push_back(
-      Line(fmt::format("{}: limits: memory {}, core {}{}; priority {}; {} turns, ran {}, waited {}", row.tenant,
-                       row.memory_limit > 0 ? bytes_of(row.memory_limit) : "none", share_of(row),
-                       row.core_reserved > 0 ? fmt::format(", of which {} % are reserved", row.core_reserved) : "", row.priority,
-                       row.client.turns, format_duration(row.client.time_running_ns), format_duration(row.client.time_waiting_ns)),
-           Style::kDim));
+void draw_details(Screen& screen, const Row& row, size_t width) {
+  const std::string figures = fmt::format("limits: memory {}, core {}{}; priority {}; {} turn{}, ran {}, waited {}",
+                                          row.memory_limit > 0 ? bytes_of(row.memory_limit) : "none", share_of(row),
+                                          row.core_reserved > 0 ? fmt::format(", of which {} % are reserved", row.core_reserved) : "",
+                                          row.priority, row.client.turns, row.client.turns == 1 ? "" : "s",
+                                          format_duration(row.client.time_running_ns), format_duration(row.client.time_waiting_ns));
+  const bool fits = width_of(row.tenant) + 2 + width_of(figures) <= width;
+  if (!fits) screen.push_back(Line(row.tenant, Style::kDim));
+  screen.push_back(Line(fits ? row.tenant + ": " + figures : "  " + figures, Style::kDim));
   if (!row.client.waiting_for.empty()) screen.push_back(Line("waits for " + row.client.waiting_for, Style::kWarning));
 }
 
@@ -223,7 +225,7 @@ const char* name_of(Sort sort) {
 std::string prompt_text(const Ui& ui, const Model& model) {
   std::string tenant = std::to_string(ui.prompt_tenant);
   for (const Row& row : model.rows) {
-    if (row.client.tenant == ui.prompt_tenant) tenant = row.tenant;
+    if (row.client.tenant == ui.prompt_tenant) tenant = shortened(row.tenant, 20);  // what is typed is to be seen, too
   }
   switch (ui.prompt) {
     case Ui::Prompt::kNone:
@@ -233,9 +235,9 @@ std::string prompt_text(const Ui& ui, const Model& model) {
     case Ui::Prompt::kMemory:
       return "memory limit of " + tenant + " (such as 8Gi, or none): ";
     case Ui::Prompt::kCeiling:
-      return "ceiling of " + tenant + ", percent of the GPU's time at most (1 to 100, or none): ";
+      return "ceiling of " + tenant + " (1 to 100 % of the time at most, or none): ";
     case Ui::Prompt::kReservation:
-      return "reservation of " + tenant + ", percent that it is granted, a ceiling too (1 to 100, or none): ";
+      return "reservation and ceiling of " + tenant + " (1 to 100 %, or none): ";
     case Ui::Prompt::kPriority:
       return "priority of " + tenant + " (-100 to 100): ";
   }
@@ -246,8 +248,8 @@ void draw_help(Screen& screen) {
   for (const char* text : {"", "Keys", "  up, down, j, k   choose a row: its limits, and what it waits for, are below",
                            "  s                sort by GPU, memory, swapped, time waiting, share, tenant",
                            "  /  (escape)      only rows that contain a text (all rows)",
-                           "  m, c, r, p       set the chosen tenant's memory limit, ceiling and reservation of time, priority",
-                           "  z                pause the chosen tenant, or let it go on", "  ?, h             this page",
+                           "  m, c, r, p       set its memory limit, ceiling, reservation of time, priority",
+                           "  z                pause its tenant, or let it go on", "  ?, h             this page",
                            "  q                leave", "", "Marks", "  a b c ...        a tenant's letter, as in the table's first column",
                            "  on GPU:  + contexts of programs   # programs that are no clients   . free",
                            "  turns:   abab: both ran at once   . nobody ran   ~ memory moved"}) {
@@ -292,8 +294,9 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height) {
 }
 
 Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLines& lines) {
-  width = std::max<size_t>(width, 60);
   const bool live = height > 0;
+  const size_t seen = live ? width : std::max<size_t>(width, 60);
+  width = std::max<size_t>(width, 60);  // what is drawn; a terminal with fewer columns has the left part of it
   Screen screen;
   Screen below;
   if (!model.problem.empty()) screen.push_back(Line(model.problem + (model.known ? "; what was seen last:" : ""), Style::kBad));
@@ -308,7 +311,7 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLi
     screen.push_back(line_of(nullptr, false, width));
     const std::vector<const Row*> rows = rows_shown(model, ui);
     const auto chosen = std::find_if(rows.begin(), rows.end(), [&](const Row* row) { return row->client.id == ui.selected; });
-    if (live && chosen != rows.end()) draw_details(below, **chosen);
+    if (live && chosen != rows.end()) draw_details(below, **chosen, width);
     const size_t used = screen.size() + below.size() + 1;
     const size_t room = !live ? rows.size() : height > used ? height - used : 1;
     const auto at = static_cast<size_t>(chosen - rows.begin());
@@ -328,7 +331,7 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLi
     screen.push_back(foot_line(ui, model));
     if (screen.size() > height) screen.resize(height);
   }
-  for (Line& line : screen) line.cut(width);
+  for (Line& line : screen) line.cut(seen);
   return screen;
 }
 

@@ -1,0 +1,18 @@
+// How much of a line UTF-8 text takes in a terminal, which has names of programs and pods in it. Pure, thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace nvshare::cli {
+
+// Columns: two for a character of East Asian writing and for most emoji, none for an accent on the one before.
+size_t width_of(const std::string& text);
+
+// As much of its beginning as fits into so many columns: one fewer where a character of two would be cut.
+std::string first_columns(const std::string& text, size_t columns);
+
+// Cut to `columns`, its end replaced by ".." where something is missing.
+std::string shortened(const std::string& text, size_t columns);
+
+}  // namespace nvshare::cli
