@@ -288,6 +288,9 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
           {"status_in", options.brief_status ? "brief" : "full"},
           {"status_p50_ms", percentile(status_ms, 0.5)},
           {"status_p99_ms", percentile(status_ms, 0.99)},
+          {"status_max_ms", percentile(status_ms, 1)},
+          {"statuses_from_50_ms", std::ranges::count_if(status_ms, [](double ms) { return ms >= 50; })},
+          {"status_first_ms", std::vector<double>(status_ms.begin(), status_ms.begin() + std::min<ptrdiff_t>(std::ssize(status_ms), 10))},
           {"runs", options.runs},
           {"turns_asked", turn_answers},
           {"rss_mib", scheduler.resident_mib()}};

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr int kPriority = 1;  // the lowest: before ordinary threads alone
 constexpr rlim_t kAtMostUs = 2 * RealTime::kInARowUs;
+constexpr long kPauseNs = 50'000;  // a shorter one may be over before the thread has gone to sleep
 
 std::atomic<pid_t> real_time_thread{0};
 std::atomic<int> handlers_bell{-1};
@@ -48,6 +50,13 @@ Result<void> limit_time_in_a_row() {
   limit.rlim_cur = RealTime::kInARowUs;
   if (setrlimit(RLIMIT_RTTIME, &limit) != 0) return error_format("cannot set RLIMIT_RTTIME: %s", std::strerror(errno));
   return {};
+}
+
+// The kernel counts the time in a row from a real-time thread's last sleep, also across times at which it was ordinary: without one, what
+// made it give way before makes it do so again at the next tick.
+void count_time_in_a_row_anew() {
+  const timespec pause{0, kPauseNs};
+  nanosleep(&pause, nullptr);
 }
 
 }  // namespace
@@ -84,7 +93,11 @@ void RealTime::needed() {
 
 bool RealTime::switch_on() {
   is_on_ = limit_time_in_a_row() && run_as(0, SCHED_RR, kPriority);
-  if (!is_on_) warnings_.warn("refused", monotonic_ns(), "real_time: the kernel no longer lets it ({})", std::strerror(errno));
+  if (is_on_) {
+    count_time_in_a_row_anew();
+  } else {
+    warnings_.warn("refused", monotonic_ns(), "real_time: the kernel no longer lets it ({})", std::strerror(errno));
+  }
   return is_on_;
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -105,6 +106,35 @@ TEST(RealTime, WhatNeverPausesIsOrdinaryForAWhile) {
           return false;
         };
         check(wait_on(loop, twice), "it is real-time again each time");
+        _exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+void use_processor_for(int64_t ns) {
+  const auto used_ns = [] {
+    timespec used{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
+  };
+  const int64_t until = used_ns() + ns;
+  while (used_ns() < until) {
+  }
+}
+
+TEST(RealTime, IsNotHeldToTheTimeInARowOfBefore) {
+  if (!may_be_real_time()) GTEST_SKIP() << "no real-time priority here";
+  EXPECT_EXIT(
+      {
+        constexpr int64_t kMostOfItNs = RealTime::kInARowUs * 1'000 * 2 / 3;
+        EventLoop loop;
+        for (int times = 0; times < 2; ++times) {
+          auto real_time = RealTime::begin(loop);
+          check(bool{real_time}, "it is allowed");
+          (*real_time)->needed();
+          use_processor_for(kMostOfItNs);
+          check(policy_of_this_thread() == SCHED_RR, "it is real-time until it has been busy for so long since it became so");
+        }
         _exit(0);
       },
       testing::ExitedWithCode(0), "");
