@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 #include <sstream>
-#include <tuple>
 #include <vector>
 
 #include "base/parse.h"
@@ -17,6 +16,8 @@ namespace {
 using protocol::admin::GpuReport;
 using protocol::admin::StatusReport;
 
+constexpr int64_t kAlikePart = 16;  // of a GPU's memory: what differs by less is the same
+
 std::string describe(const StatusReport& status, size_t index) {
   const GpuReport& gpu = status.gpus[index];
   return fmt::format("GPU {} ({}, {})", index, gpu.name.empty() ? gpu.uuid : gpu.name, format_bytes(static_cast<uint64_t>(gpu.total)));
@@ -26,27 +27,41 @@ GpuChoice choice_of(const StatusReport& status, size_t index) {
   return {status.gpus.size() > 1 ? status.gpus[index].uuid : std::string(), describe(status, index)};
 }
 
-// Smaller is emptier.
-std::tuple<int64_t, int64_t> load_of(const StatusReport& status, const GpuReport& gpu) {
-  int64_t busy = 0;
-  int64_t allocated = gpu.foreign;
+struct Load {
+  int64_t busy = 0;  // clients that run or wait
+  int64_t free = 0;  // bytes that nobody has allocated
+};
+
+Load load_of(const StatusReport& status, const GpuReport& gpu) {
+  Load load{0, gpu.total - gpu.foreign};
   for (const auto& client : status.clients) {
     if (client.gpu != gpu.uuid) continue;
-    allocated += client.allocated + client.overhead;
-    if (client.state != "idle") ++busy;
+    load.free -= client.allocated + client.overhead;
+    if (client.state != "idle") ++load.busy;
   }
-  return {busy, allocated - gpu.total};
+  return load;
+}
+
+// Runs that live and whose programs have used no GPU yet: where they will is not to be seen.
+size_t runs_to_come(const StatusReport& status) {
+  return static_cast<size_t>(std::count_if(status.tenants.begin(), status.tenants.end(), [](const auto& tenant) {
+    return tenant.kind == "run" && tenant.root != 0 && tenant.clients_ever == 0;
+  }));
 }
 
 }  // namespace
 
 GpuChoice choose_emptiest(const StatusReport& status) {
   if (status.gpus.empty()) return {"", "GPU not known yet"};
-  size_t best = 0;
-  for (size_t i = 1; i < status.gpus.size(); ++i) {
-    if (load_of(status, status.gpus[i]) < load_of(status, status.gpus[best])) best = i;
+  std::vector<Load> loads;
+  for (const GpuReport& gpu : status.gpus) loads.push_back(load_of(status, gpu));
+  const auto emptier = [](const Load& a, const Load& b) { return a.busy != b.busy ? a.busy < b.busy : a.free > b.free; };
+  const Load best = *std::min_element(loads.begin(), loads.end(), emptier);
+  std::vector<size_t> alike;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    if (loads[i].busy == best.busy && best.free - loads[i].free <= status.gpus[i].total / kAlikePart) alike.push_back(i);
   }
-  GpuChoice choice = choice_of(status, best);
+  GpuChoice choice = choice_of(status, alike[runs_to_come(status) % alike.size()]);
   if (status.gpus.size() > 1) choice.description += fmt::format(", the emptiest of {}", status.gpus.size());
   return choice;
 }

@@ -14,8 +14,9 @@ struct GpuChoice {
   std::string description;      // for the start line
 };
 
-// The GPU with the fewest clients that wait or run, then the most memory that nobody has allocated, then the first of the list.
-// With a single GPU, or none known, the environment stays as it is.
+// The GPU with the fewest clients that wait or run, then the most memory that nobody has allocated. Of those that are alike in that the
+// first, or as many further on as there are runs that have used no GPU yet: each of those was given one in the same way. With a single GPU,
+// or none known, the environment stays as it is.
 GpuChoice choose_emptiest(const protocol::admin::StatusReport& status);
 
 // `wanted` is "all", or a list, separated by commas, of indices in the order of `status` and UUIDs (or beginnings of them), or of UUIDs of

@@ -8,6 +8,7 @@ namespace {
 using protocol::admin::ClientReport;
 using protocol::admin::GpuReport;
 using protocol::admin::StatusReport;
+using protocol::admin::TenantReport;
 
 GpuReport gpu(const char* uuid, int64_t total, int64_t foreign = 0) {
   GpuReport report;
@@ -47,6 +48,30 @@ TEST(GpuChoice, ABusyGpuCountsAsFullerThanAnIdleOne) {
   status.gpus = {gpu("GPU-a", 4ll << 30), gpu("GPU-b", 1ll << 30)};
   status.clients = {client("GPU-a", "running", 1 << 20), client("GPU-b", "idle", 512 << 20)};
   EXPECT_EQ(choose_emptiest(status).visible_devices, "GPU-b");
+}
+
+// A loop in a shell that started three put all of them on the first: programs use the GPU seconds after their start.
+TEST(GpuChoice, RunsThatHaveJustBegunAreSpread) {
+  StatusReport status;
+  status.gpus = {gpu("GPU-a", 1 << 30), gpu("GPU-b", 1 << 30, 3 << 20), gpu("GPU-c", 1 << 30)};
+  const auto begins = [&status] {
+    TenantReport run;
+    run.kind = "run";
+    run.root = 4711;
+    status.tenants.push_back(run);
+  };
+  EXPECT_EQ(choose_emptiest(status).visible_devices, "GPU-a");
+  begins();
+  EXPECT_EQ(choose_emptiest(status).visible_devices, "GPU-b") << "3 MiB of a display make no difference";
+  begins();
+  EXPECT_EQ(choose_emptiest(status).visible_devices, "GPU-c");
+  begins();
+  EXPECT_EQ(choose_emptiest(status).visible_devices, "GPU-a");
+  status.clients = {client("GPU-a", "running", 1 << 20)};
+  status.tenants[0].clients_ever = 1;
+  EXPECT_EQ(choose_emptiest(status).visible_devices, "GPU-b") << "two are to come";
+  status.tenants[1].root = 0;
+  EXPECT_EQ(choose_emptiest(status).visible_devices, "GPU-c") << "one has ended";
 }
 
 TEST(GpuChoice, ByIndexUuidOrAll) {

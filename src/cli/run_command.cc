@@ -1,14 +1,20 @@
 #include "cli/run_command.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <thread>
 
+#include "base/fd.h"
 #include "base/parse.h"
 #include "base/printable.h"
 #include "cli/environment.h"
@@ -102,6 +108,18 @@ Result<GpuChoice> gpu_of(const RunOptions& options, const Environment& environme
   if (!status) return status.error();
   if (own_choice) return GpuChoice{"", describe_visible(*status, visible->second)};
   return options.gpu.empty() ? Result<GpuChoice>(choose_emptiest(*status)) : choose_named(*status, options.gpu);
+}
+
+// From the look at who is where until the scheduler knows of this run, so that the next one counts it. Not for longer than a moment: one
+// that was stopped in it holds up nobody.
+FileDescriptor begin_placing(const SchedulerLink& link) {
+  constexpr std::chrono::milliseconds kPatience(2000), kPause(5);
+  if (!link.admin) return {};
+  FileDescriptor folder(open((link.runtime_directory + "/admin").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (folder && flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(kPause);
+  return folder;
 }
 
 // UUIDs of those that the program will see; none: they cannot be told.
@@ -298,6 +316,7 @@ int run_command(const RunOptions& options) {
   if (auto ok = check_mps_directory(*trust_group, *link, environment); !ok) return fail(kExitUsage, ok.error());
   const auto visible = environment.find(kVisibleDevices);
   if (auto code = wait_to_start(options, visible == environment.end() ? "" : visible->second, *link)) return *code;
+  FileDescriptor placing = begin_placing(*link);
   auto gpu = gpu_of(options, environment, *link);
   if (!gpu) return fail(kExitUsage, gpu.error());
 
@@ -315,6 +334,7 @@ int run_command(const RunOptions& options) {
   auto trace = begin_trace(options.trace, *link);
   if (!trace) return fail(kExitCannotRun, trace.error());
   auto registered = register_tenant(*link, *limit, gpus, options);
+  placing.reset();
   if (!registered) return fail(kExitCannotRun, registered.error());
   const std::optional<uint64_t> tenant = *registered;
   const bool mps = share_by_mps(*trust_group, *link, environment);

@@ -196,6 +196,11 @@ TEST_F(RunCommand, OneOfSeveralGpusIsChosenUnlessTheUserDid) {
   EXPECT_NE(named.out, chosen.out);
   EXPECT_EQ(nvsharectl("run printenv CUDA_VISIBLE_DEVICES", "SIMGPU_COUNT=2 CUDA_VISIBLE_DEVICES=1").out, "1\n");
   EXPECT_EQ(nvsharectl("run --gpu all printenv CUDA_VISIBLE_DEVICES", "SIMGPU_COUNT=2").out, "");
+  // Two that begin at the same moment.
+  const Ran two = shell("sh -c '" NVSHARECTL " run --quiet -- sh -c \"echo \\$CUDA_VISIBLE_DEVICES; sleep 0.5\" & " NVSHARECTL
+                        " run --quiet -- sh -c \"echo \\$CUDA_VISIBLE_DEVICES; sleep 0.5\"; wait'",
+                        "SIMGPU_COUNT=2");
+  EXPECT_TRUE(has(two.out, chosen.out) && has(two.out, named.out)) << two.out << two.err;
   const Ran missing = nvsharectl("run --gpu 7 true", "SIMGPU_COUNT=2");
   EXPECT_EQ(missing.exit_code, 125);
   EXPECT_TRUE(has(missing.err, "there is no GPU '7'")) << missing.err;

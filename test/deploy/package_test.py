@@ -85,6 +85,7 @@ class Packages(unittest.TestCase):
         there = files_below(root, "var/")
         for file in ("usr/bin/nvshare", "usr/bin/nvsharectl", "usr/bin/nvshare-scheduler", "usr/lib/nvshare/libnvshare.so", "usr/lib/systemd/system/nvshare-scheduler.service",
                      "etc/nvshare/scheduler.toml", "usr/share/man/man1/nvsharectl.1.gz", "usr/share/bash-completion/completions/nvsharectl",
+                     "usr/share/bash-completion/completions/nvshare", "usr/share/fish/vendor_completions.d/nvshare.fish",
                      "usr/share/zsh/vendor-completions/_nvsharectl", "usr/share/fish/vendor_completions.d/nvsharectl.fish",
                      "usr/share/doc/nvshare/copyright", "usr/share/nvshare/jupyter/nvshare.py", "usr/lib/nvshare/simgpu/libcuda.so.1"):
             self.assertIn(file, there)
@@ -157,20 +158,6 @@ class Packages(unittest.TestCase):
         words = run("bash", "-c", f"source {share}/share/bash-completion/completions/nvsharectl; COMP_WORDS=(nvsharectl run --gpu-m); COMP_CWORD=2; "
                     "_nvsharectl nvsharectl --gpu-m run; echo ${COMPREPLY[@]}")
         self.assertEqual(words.split(), ["--gpu-memory-limit"])
-
-    def test_tenants_are_completed_by_the_names_that_the_scheduler_knows(self):
-        share, program = self.folder / "pages", self.folder / "bin/nvsharectl"
-        run(TREE / "tools/command-pages.py", ARGUMENTS.build / "bin/nvsharectl", share)
-        program.parent.mkdir()
-        program.write_text("#!/bin/sh\necho '" + json.dumps({"gpus": [{"name": "card"}], "ok": True, "tenants": [
-            {"id": 1, "name": "train", "paused": False}, {"id": 2, "name": "translate"}, {"id": 3, "name": "serve"}]}, separators=(",", ":")) + "'\n")
-        program.chmod(0o755)
-        for words, wanted in ((("pause", "tr"), "train translate"), (("resume", ""), "train translate serve --help -h"), (("set", "s"), "serve"),
-                              (("set", "train", "pau"), "paused="), (("pause", "train", "tr"), ""), (("run", "--", "cat", "--gpu-m"), "")):
-            line = " ".join(["nvsharectl", *(word or "''" for word in words)])
-            found = run("bash", "-c", f"PATH={program.parent}:$PATH; source {share}/share/bash-completion/completions/nvsharectl; COMP_WORDS=({line}); "
-                        f"COMP_CWORD={len(words)}; _nvsharectl nvsharectl '{words[-1]}' {words[0]}; echo ${{COMPREPLY[@]}}")
-            self.assertEqual(sorted(found.split()), sorted(wanted.split()), line)
 
 
 # From the same build: those that are given away come from the preset dist, whose programs need nothing of this distribution's.
