@@ -63,8 +63,9 @@ def roff(text):
 
 
 def man_page(version, commands):
-    lines = [f'.TH NVSHARECTL 1 "" "nvshare {version}"', ".SH NAME", "nvsharectl \\- shares GPUs between unmodified CUDA programs", ".SH SYNOPSIS",
-             ".B nvsharectl", ".I COMMAND", "[options]", ".SH COMMANDS"]
+    lines = [f'.TH NVSHARECTL 1 "" "nvshare {version}"', ".SH NAME",
+             "nvsharectl, nvshare \\- shares GPUs between unmodified CUDA programs", ".SH SYNOPSIS", ".B nvsharectl", ".I COMMAND", "[options]", ".br",
+             ".B nvshare", "[options]", ".I PROGRAM", "[arguments]", ".SH DESCRIPTION", ".B nvshare", "is", ".BR \"nvsharectl run\" .", ".SH COMMANDS"]
     for name, description, options, positionals in commands:
         lines += [".TP", f".B {roff(name)}", roff(description)]
         lines += [".RS"] if options or positionals else []
@@ -226,10 +227,11 @@ def main():
     for place, text in pages.items():
         (share / place).parent.mkdir(parents=True, exist_ok=True)
         (share / place).write_text(text)
-    manual = share / "man/man1/nvsharectl.1.gz"
-    manual.parent.mkdir(parents=True, exist_ok=True)
-    with open(manual, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
-        packed.write(man_page(version, commands).encode())
+    for name, text in (("nvsharectl", man_page(version, commands)), ("nvshare", ".so man1/nvsharectl.1\n")):
+        manual = share / f"man/man1/{name}.1.gz"
+        manual.parent.mkdir(parents=True, exist_ok=True)
+        with open(manual, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
+            packed.write(text.encode())
 
 
 if __name__ == "__main__":

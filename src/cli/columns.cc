@@ -1,5 +1,8 @@
 #include "cli/columns.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -102,6 +105,24 @@ std::string shortened(const std::string& text, size_t columns) {
   if (columns < 4) return first_columns(text, columns);
   const std::string begin = first_columns(text, columns - 2);
   return begin + std::string(columns - width_of(begin), '.');
+}
+
+std::string wrapped(const std::string& text, size_t columns, size_t indent) {
+  std::string lines = text;
+  if (columns == 0) return lines;
+  for (size_t begin = 0; lines.size() - begin > columns;) {
+    size_t blank = lines.rfind(' ', begin + columns);
+    if (blank == std::string::npos || blank < begin) blank = lines.find(' ', begin);
+    if (blank == std::string::npos) break;
+    lines.replace(blank, 1, "\n" + std::string(indent, ' '));
+    begin = blank + 1 + indent;
+  }
+  return lines;
+}
+
+size_t columns_of_output() {
+  winsize size{};
+  return isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 }  // namespace nvshare::cli

@@ -34,5 +34,12 @@ TEST(Columns, WhatIsShortenedIsAsWideAsAsked) {
   EXPECT_EQ(shortened("学習", 3), "学");
 }
 
+TEST(Columns, LinesEndBetweenWords) {
+  EXPECT_EQ(wrapped("one two three", 0), "one two three");
+  EXPECT_EQ(wrapped("one two three", 7), "one two\nthree");
+  EXPECT_EQ(wrapped("one two three", 7, 2), "one two\n  three") << "the indent is beside it";
+  EXPECT_EQ(wrapped("a-very-long-word two", 5, 1), "a-very-long-word\n two");
+}
+
 }  // namespace
 }  // namespace nvshare::cli

@@ -1,10 +1,10 @@
 #include "cli/help.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
+
+#include "cli/columns.h"
 
 namespace nvshare::cli {
 namespace {
@@ -12,24 +12,6 @@ namespace {
 constexpr size_t kRoomMin = 40;  // of a description, however narrow the terminal is
 
 }  // namespace
-
-size_t columns_of_help() {
-  winsize size{};
-  return isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
-}
-
-std::string wrapped(const std::string& text, size_t columns) {
-  std::string lines = text;
-  if (columns == 0) return lines;
-  for (size_t begin = 0; lines.size() - begin > columns;) {
-    size_t blank = lines.rfind(' ', begin + columns);
-    if (blank == std::string::npos || blank < begin) blank = lines.find(' ', begin);
-    if (blank == std::string::npos) break;
-    lines[blank] = '\n';
-    begin = blank + 1;
-  }
-  return lines;
-}
 
 std::string Help::make_usage(const CLI::App* app, std::string name) const {
   if (app->get_name() == "run") return "Usage: nvsharectl run [options] [--] PROGRAM [arguments]\n";

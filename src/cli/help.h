@@ -24,10 +24,4 @@ class Help : public CLI::Formatter {
   const size_t columns_;  // 0: any number
 };
 
-// Standard output's; 0: it is no terminal.
-size_t columns_of_help();
-
-// With line ends in place of blanks, so that no line is longer than `columns` unless a word is; 0: as it is.
-std::string wrapped(const std::string& text, size_t columns);
-
 }  // namespace nvshare::cli

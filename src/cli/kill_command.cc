@@ -89,7 +89,7 @@ int signal_all(AdminConnection& admin, const StatusReport& before, uint64_t tena
   }
   if (!refused.empty()) return fail(1, fmt::format("'{}': {}", name, refused));
   if (reached == 0) return fail(1, fmt::format("'{}' has no process that runs", name));
-  fmt::print("{} process{} of '{}'\n", reached, reached == 1 ? "" : "es", name);
+  fmt::print("SIG{} to {} process{} of '{}'\n", sigabbrev_np(number), reached, reached == 1 ? "" : "es", name);
   return 0;
 }
 

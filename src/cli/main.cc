@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/parse.h"
+#include "cli/columns.h"
 #include "cli/convert/convert_command.h"
 #include "cli/demo/demo_command.h"
 #include "cli/doctor/doctor_command.h"
@@ -398,7 +399,7 @@ void add_demo(CLI::App& app, Commands& commands) {
 
 int run(int argc, char** argv) {
   CLI::App app("Shares GPUs between unmodified CUDA programs.", "nvsharectl");
-  app.formatter(std::make_shared<nvshare::cli::Help>(nvshare::cli::columns_of_help()));
+  app.formatter(std::make_shared<nvshare::cli::Help>(nvshare::cli::columns_of_output()));
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("nvsharectl ") + NVSHARE_VERSION);
 

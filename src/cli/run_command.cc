@@ -67,7 +67,10 @@ Result<Limit> limit_of(const RunOptions& options, const Environment& environment
     return *bytes;
   };
   if (auto found = environment.find(kMemoryLimit); found != environment.end() && !found->second.empty()) {
-    if (auto ok = take(kMemoryLimit, found->second); !ok) return ok.error();
+    auto bytes = take(kMemoryLimit, found->second);
+    if (!bytes) return bytes.error();
+    if (*bytes > 0 && !is_memory_limit(*bytes))
+      return error_format("%s: '%.60s'; %s", kMemoryLimit, found->second.c_str(), kMemoryLimitAccepted);
   }
   const auto take_option = [&take](const char* name, const std::string& text) -> Result<uint64_t> {
     auto bytes = take(name, text);

@@ -551,7 +551,7 @@ TEST_F(RunCommand, WaitsForAFreeGpuWhichKillGives) {
   EXPECT_FALSE(has(waits.out, "gives up")) << "its end is said once:\n" << waits.out;
   const Ran killed = ask("kill busy");
   EXPECT_EQ(killed.exit_code, 0) << killed.out;
-  EXPECT_TRUE(has(killed.out, "2 processes of 'busy'")) << killed.out;
+  EXPECT_TRUE(has(killed.out, "SIGTERM to 2 processes of 'busy'")) << killed.out;
   job.join();
   EXPECT_EQ(ask("run --wait -- true").exit_code, 0);
   const Ran again = ask("kill busy");

@@ -135,9 +135,33 @@ Result<SchedulerLink> start_scheduler(const Installation& installation, const st
   return error_format("%s did not answer within 10 s; %s may say why", program->c_str(), log_path.c_str());
 }
 
-std::string configured_directory() {
+// Empty: none is.
+Result<std::string> configured_directory() {
+  constexpr size_t kMost = sizeof(sockaddr_un::sun_path) - sizeof protocol::kClientSocket;
   const char* configured = std::getenv(protocol::kRuntimeDirectoryVariable);
-  return configured != nullptr ? configured : "";
+  if (configured == nullptr || *configured == '\0') return std::string();
+  if (*configured != '/')
+    return error_format("NVSHARE_RUNTIME_DIR: '%.80s' is not an absolute path; accepted: one that begins with /", configured);
+  if (std::strlen(configured) > kMost)
+    return error_format("NVSHARE_RUNTIME_DIR: '%.40s...' is too long for the sockets in it; accepted: at most %zu characters", configured,
+                        kMost);
+  return std::string(configured);
+}
+
+// Null, or what the file is instead of a library that the loader takes.
+const char* no_library(const char* path) {
+  struct stat status {};
+  if (stat(path, &status) != 0) return strerror(errno);
+  std::array<char, 5> begin{};  // of ELF, of 64 bits
+  std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
+  if (!S_ISREG(status.st_mode)) return "it is no file";
+  if (access(path, R_OK) != 0) return strerror(errno);
+  return std::memcmp(begin.data(),
+                     "\x7f"
+                     "ELF\x02",
+                     begin.size()) == 0
+             ? nullptr
+             : "it is no library of a 64-bit machine";
 }
 
 }  // namespace
@@ -161,8 +185,10 @@ Result<std::string> Installation::program(const std::string& name) const {
 
 Result<std::string> Installation::library() const {
   if (const char* configured = std::getenv("NVSHARE_LIBRARY"); configured != nullptr && *configured != '\0') {
-    if (access(configured, R_OK) != 0) return error_format("NVSHARE_LIBRARY is '%s': %s", configured, strerror(errno));
-    return std::string(configured);
+    if (const char* fault = no_library(configured))
+      return error_format("NVSHARE_LIBRARY is '%.120s': %s; accepted: the path of libnvshare.so", configured, fault);
+    char absolute[PATH_MAX];  // programs may change their folder
+    return std::string(realpath(configured, absolute) != nullptr ? absolute : configured);
   }
   const std::array<std::string, 2> places = {root + "/lib/libnvshare.so", root + "/lib/nvshare/libnvshare.so"};
   for (const std::string& place : places) {
@@ -195,13 +221,15 @@ std::optional<std::string> own_log() {
 }
 
 Result<SchedulerLink> find_scheduler() {
-  if (const std::string configured = configured_directory(); !configured.empty()) {
-    if (auto link = look_at(configured)) {
-      const auto ours = is_ours(configured);
-      link->own = link->admin && ours && *ours && configured != protocol::kRuntimeDirectoryDefault;
+  const auto configured = configured_directory();
+  if (!configured) return configured.error();
+  if (!configured->empty()) {
+    if (auto link = look_at(*configured)) {
+      const auto ours = is_ours(*configured);
+      link->own = link->admin && ours && *ours && *configured != protocol::kRuntimeDirectoryDefault;
       return std::move(*link);
     }
-    return error_format("no scheduler answers in %s (NVSHARE_RUNTIME_DIR)", configured.c_str());
+    return error_format("no scheduler answers in %s (NVSHARE_RUNTIME_DIR)", configured->c_str());
   }
   if (auto link = look_at(protocol::kRuntimeDirectoryDefault)) return std::move(*link);
   const std::string own = own_runtime_directory();
@@ -218,8 +246,9 @@ Result<SchedulerLink> find_scheduler() {
 Result<SchedulerLink> find_or_start_scheduler(const Installation& installation) {
   auto found = find_scheduler();
   if (found) return found;
-  const std::string configured = configured_directory();
-  return start_scheduler(installation, configured.empty() ? own_runtime_directory() : configured);
+  const auto configured = configured_directory();
+  if (!configured) return configured.error();
+  return start_scheduler(installation, configured->empty() ? own_runtime_directory() : *configured);
 }
 
 }  // namespace nvshare::cli

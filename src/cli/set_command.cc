@@ -61,14 +61,20 @@ Result<bool> set_of_tenant(admin::SetRequest& request, const std::string& name, 
 
 }  // namespace
 
+Result<void> check_job(const std::string& tenant) {
+  if (!tenant.starts_with("job=")) return {};
+  if (auto job = parse_integer(std::string_view(tenant).substr(4), 1, UINT32_MAX); !job)
+    return error_format("job: %.100s; accepted: the number of a Slurm job, such as job=123", job.error().text);
+  return {};
+}
+
 Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   admin::SetRequest request;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     const size_t equals = word.find('=');
     if (i == 0 && word.starts_with("job=")) {
-      if (auto job = parse_integer(std::string_view(word).substr(4), 1, UINT32_MAX); !job)
-        return error_format("job: %.100s; accepted: the number of a Slurm job, such as job=123", job.error().text);
+      if (auto job = check_job(word); !job) return job.error();
       request.tenant = word;
       continue;
     }

@@ -261,8 +261,8 @@ static std::string compute_table(const StatusReport& status) {
     }
     if (!gpu.nvml_unknown.empty()) out += fmt::format("GPU {}: {}\n", i, gpu.nvml_unknown);
     if (gpu.compute_mode_changes == 0) continue;
-    out += fmt::format("GPU {}: {} changes of how its time is shared, {} of swapping billed to nobody\n", i, gpu.compute_mode_changes,
-                       format_duration(gpu.swap_unbilled_ns));
+    out += fmt::format("GPU {}: {} change{} of how its time is shared, {} of swapping billed to nobody\n", i, gpu.compute_mode_changes,
+                       gpu.compute_mode_changes == 1 ? "" : "s", format_duration(gpu.swap_unbilled_ns));
   }
   return out;
 }

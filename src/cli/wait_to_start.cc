@@ -12,6 +12,7 @@
 #include "base/parse.h"
 #include "cli/columns.h"
 #include "cli/gpu_choice.h"
+#include "cli/set_command.h"
 #include "cli/start_condition.h"
 #include "cli/units.h"
 
@@ -93,6 +94,9 @@ Result<StartCondition> condition_of(const RunOptions& options, const std::string
 }  // namespace
 
 Result<int64_t> patience_of(const RunOptions& options) {
+  for (const std::string& tenant : options.after) {
+    if (auto is_job = check_job(tenant); !is_job) return error_format("--after: %s", is_job.error().text);
+  }
   if (options.timeout.empty()) return -1;
   if (!options.wait && options.after.empty())
     return error_format("--timeout bounds the wait of --wait or --after TENANT; neither is there");

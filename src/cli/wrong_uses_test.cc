@@ -14,8 +14,9 @@ struct Answer {
   std::string text;  // of both outputs
 };
 
-Answer nvsharectl(const std::string& arguments) {
-  FILE* pipe = popen(("env NVSHARE_RUNTIME_DIR=/nonexistent/nvshare " NVSHARECTL " " + arguments + " 2>&1 < /dev/null").c_str(), "r");
+Answer nvsharectl(const std::string& arguments, const std::string& variables = "") {
+  FILE* pipe = popen(
+      ("env NVSHARE_RUNTIME_DIR=/nonexistent/nvshare " + variables + " " NVSHARECTL " " + arguments + " 2>&1 < /dev/null").c_str(), "r");
   Answer answer;
   std::array<char, 4096> buffer{};
   for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.text.append(buffer.data(), n);
@@ -131,6 +132,29 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
   for (const WrongUse& use : uses) expect_explained(use);
 }
 
+// `variables` are set for nvsharectl; the arguments name what it is asked.
+void expect_explained(const std::string& variables, const WrongUse& use) {
+  const Answer answer = nvsharectl(std::string(use.arguments), variables);
+  EXPECT_EQ(answer.exit_code, use.exit_code) << variables << ": " << answer.text;
+  EXPECT_NE(answer.text.find(use.names), std::string::npos) << variables << ": " << answer.text;
+  EXPECT_NE(answer.text.find(use.offers), std::string::npos) << variables << ": " << answer.text;
+  EXPECT_EQ(answer.text.find('\n'), answer.text.size() - 1) << variables << ": " << answer.text;
+}
+
+TEST(WrongUses, OfVariables) {
+  const std::string too_long = "NVSHARE_RUNTIME_DIR=/" + std::string(100, 'x');
+  expect_explained("NVSHARE_RUNTIME_DIR=run", {"status", "NVSHARE_RUNTIME_DIR: 'run'", "accepted: one that begins with /", 1});
+  expect_explained("NVSHARE_RUNTIME_DIR=run", {"run true", "NVSHARE_RUNTIME_DIR: 'run'", "accepted: one that begins with /", 126});
+  expect_explained(too_long, {"status", "NVSHARE_RUNTIME_DIR: '/xxx", "accepted: at most 85 characters", 1});
+  expect_explained(too_long, {"run true", "NVSHARE_RUNTIME_DIR: '/xxx", "accepted: at most 85 characters", 126});
+  for (const char* library : {"/nonexistent.so", "/etc/passwd", "/tmp", "/dev/null", "''$PWD"})
+    expect_explained(std::string("NVSHARE_LIBRARY=") + library,
+                     {"run true", "NVSHARE_LIBRARY is '/", "accepted: the path of libnvshare.so", 126});
+  expect_explained("NVSHARE_GPU_MEMORY_LIMIT=8", {"run true", "NVSHARE_GPU_MEMORY_LIMIT: '8'", "accepted: 1Mi to 1024Ti"});
+  expect_explained("NVSHARE_GPU_MEMORY_LIMIT=8GBi", {"run true", "NVSHARE_GPU_MEMORY_LIMIT: '8GBi'", "accepted: bytes"});
+  expect_explained("NVSHARE_TRUST_GROUP='a b'", {"run true", "NVSHARE_TRUST_GROUP: 'a b'", "accepted: 1 to 32 letters"});
+}
+
 TEST(WrongUses, AFullDiskIsNoSuccess) {
   for (const char* command : {"--help", "--version", "run --help", "version"}) {
     FILE* pipe = popen((std::string(NVSHARECTL " ") + command + " 2>&1 > /dev/full").c_str(), "r");
@@ -166,6 +190,8 @@ TEST(WrongUses, OfRun) {
       {"run --no-gangs true", "'--no-gangs'", "did you mean '--no-gang'?"},
       {"run --json true", "'--json'", "accepted: --help"},
       {"run --after -- true", "--after", "a value is missing"},
+      {"run --after job=last true", "--after: job: 'last'", "such as job=123"},
+      {"run --after job= true", "--after: job: ''", "such as job=123"},
       {"run --after '' true", "--after", "'' is empty"},
       {"run --name -- true", "--name", "a value is missing"},
       {"run --quiet=maybe true", "--quiet", "maybe is not understood"},

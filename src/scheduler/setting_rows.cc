@@ -171,10 +171,12 @@ Reader mebibytes(int64_t minimum, int64_t maximum, auto member) {
 }
 
 Reader bytes(const char* example, auto member) {
-  return {std::string("an amount of memory such as ") + example,
+  return {std::string("an amount of memory such as ") + example + ", from 1Mi on, or 0",
           [=](Settings& settings, std::string_view text) -> Result<void> {
             Result<uint64_t> value = parse_bytes(text);
             if (!value) return value.error();
+            if (*value > 0 && *value < 1U << 20)  // a number whose unit was forgotten
+              return error_format("'%.*s' is less than 1 MiB", static_cast<int>(std::min<size_t>(text.size(), 60)), text.data());
             store(static_cast<int64_t>(*value), &place(settings, member));
             return {};
           },

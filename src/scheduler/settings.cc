@@ -9,10 +9,24 @@
 namespace nvshare::scheduler {
 namespace {
 
+// As its option or its variable is called, it is another setting's name.
+Error unknown(const std::string& name) {
+  std::string meant;
+  for (const char c : name) meant += c == '-' ? '_' : static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+  meant.erase(0, meant.find_first_not_of('_'));
+  if (meant.starts_with("nvshare_")) meant.erase(0, sizeof "nvshare_" - 1);
+  const SettingSpec* spec = settings::find(setting_specs(), meant);
+  if (spec == nullptr) return error_format("'%.80s' is no setting; 'nvshare-scheduler --help' lists them", name.c_str());
+  return error_format("'%.80s' is no setting; did you mean %s?", name.c_str(), spec->name);
+}
+
 // What the settings must satisfy together.
 Result<void> check_together(const Settings& settings) {
   if (settings.policy.switch_time_min > settings.policy.switch_time_max) {
-    return error_format("%s is larger than %s", variable_of("switch_time_min").c_str(), variable_of("switch_time_max").c_str());
+    return error_format(
+        "switch_time_min (%s) is %g s and switch_time_max %g s; accepted: a minimum that is no longer; both can be set at once",
+        variable_of("switch_time_min").c_str(), static_cast<double>(settings.policy.switch_time_min) / 1e9,
+        static_cast<double>(settings.policy.switch_time_max) / 1e9);
   }
   if (!settings.page_address.empty() && settings.page_token_file.empty() && !is_loopback(settings.page_address)) {
     return error_format("%s: %.80s can be reached from other machines, so the page needs a token there: set %s, or take 127.0.0.1",
@@ -64,8 +78,10 @@ Result<Settings> change_settings(const Settings& settings, const Texts& changes)
   Settings changed = settings;
   for (const auto& [name, text] : changes) {
     const SettingSpec* spec = settings::find(setting_specs(), name);
-    if (spec == nullptr) return error_format("'%.80s' is no setting; 'nvshare-scheduler --help' lists them", name.c_str());
-    if (!spec->live) return error_format("%s needs a restart of the scheduler", name.c_str());
+    if (spec == nullptr) return unknown(name);
+    if (!spec->live)
+      return error_format("%s does not change while the scheduler runs; set it in scheduler.toml, or as %s, and restart the scheduler",
+                          spec->name, variable_of(spec->name).c_str());
     if (auto ok = settings::apply(changed, *spec, text, name); !ok) return ok.error();
   }
   if (auto ok = check_together(changed); !ok) return ok.error();

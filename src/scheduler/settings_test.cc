@@ -70,7 +70,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"scheduling_slice_ms", {"0", "60001", "x"}},
       {"gpu_physical_memory_mb", {"63", "16Gi", "-5"}},
       {"gpu_memory_oversub_ratio", {"0.05", "101", "twice"}},
-      {"host_memory_budget", {"much", "-1"}},
+      {"host_memory_budget", {"much", "-1", "64", "1023Ki"}},
       {"host_memory_kept_free", {"much", "-1"}},
       {"host_arena", {"mine", "Process"}},
       {"skip_unchanged", {"yes", "auto", "On"}},
@@ -115,6 +115,21 @@ TEST(Settings, TheFileIsRefusedByLineAndKey) {
 TEST(Settings, MinimumAboveMaximumIsRefused) {
   EXPECT_NE(refusal("", {{"NVSHARE_SWITCH_TIME_MIN", "20"}, {"NVSHARE_SWITCH_TIME_MAX", "10"}}, {}).find("NVSHARE_SWITCH_TIME_MIN"),
             std::string::npos);
+}
+
+TEST(Settings, AnotherWayToWriteANameIsUnderstoodAsAMistake) {
+  const auto refused = [](const char* name, const char* value) {
+    const auto changed = change_settings(Settings(), {{name, value}});
+    return changed ? std::string("accepted") : std::string(changed.error().text);
+  };
+  for (const char* name : {"switch-time-min", "--switch-time-min", "NVSHARE_SWITCH_TIME_MIN", "Switch_Time_Min"})
+    EXPECT_NE(refused(name, "5").find("did you mean switch_time_min?"), std::string::npos) << refused(name, "5");
+  EXPECT_NE(refused("fast", "1").find("'fast' is no setting; 'nvshare-scheduler --help' lists them"), std::string::npos);
+  EXPECT_NE(refused("", "1").find("'' is no setting"), std::string::npos);
+  EXPECT_NE(refused("mps", "on").find("set it in scheduler.toml, or as NVSHARE_MPS, and restart"), std::string::npos)
+      << refused("mps", "on");
+  EXPECT_NE(refused("switch_time_min", "500").find("is 500 s and switch_time_max 300 s; accepted: "), std::string::npos);
+  EXPECT_EQ(refused("host_memory_budget", "0"), "accepted");
 }
 
 TEST(Settings, ThePageNeedsATokenWhereOtherMachinesReachIt) {

@@ -84,7 +84,7 @@ class Packages(unittest.TestCase):
         root = self.dpkg("--install", self.packages["nvshare"])
         there = files_below(root, "var/")
         for file in ("usr/bin/nvshare", "usr/bin/nvsharectl", "usr/bin/nvshare-scheduler", "usr/lib/nvshare/libnvshare.so", "usr/lib/systemd/system/nvshare-scheduler.service",
-                     "etc/nvshare/scheduler.toml", "usr/share/man/man1/nvsharectl.1.gz", "usr/share/bash-completion/completions/nvsharectl",
+                     "etc/nvshare/scheduler.toml", "usr/share/man/man1/nvsharectl.1.gz", "usr/share/man/man1/nvshare.1.gz", "usr/share/bash-completion/completions/nvsharectl",
                      "usr/share/bash-completion/completions/nvshare", "usr/share/fish/vendor_completions.d/nvshare.fish",
                      "usr/share/zsh/vendor-completions/_nvsharectl", "usr/share/fish/vendor_completions.d/nvsharectl.fish",
                      "usr/share/doc/nvshare/copyright", "usr/share/nvshare/jupyter/nvshare.py", "usr/lib/nvshare/simgpu/libcuda.so.1"):

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
+#include "cli/columns.h"
 #include "cli/table.h"
 #include "cli/units.h"
 
@@ -333,12 +334,15 @@ std::vector<Finding> examine(const Facts& facts) {
   return findings;
 }
 
-std::string draw(const std::vector<Finding>& findings) {
+std::string draw(const std::vector<Finding>& findings, size_t columns) {
+  constexpr size_t kTextAt = 23, kRoomMin = 40;
+  const size_t room = columns == 0 ? 0 : std::max(kRoomMin, columns - std::min(columns, kTextAt));
+  const auto text = [room](const std::string& said) { return wrapped(printable(said), room, kTextAt); };
   std::string out;
   for (const Finding& finding : findings) {
-    out += fmt::format("{:<8} {:<13} {}\n", name_of(finding.level), finding.check, printable(finding.found));
+    out += fmt::format("{:<8} {:<13} {}\n", name_of(finding.level), finding.check, text(finding.found));
     for (const std::string& more : {finding.means, finding.to_do}) {
-      if (!more.empty()) out += std::string(23, ' ') + printable(more) + "\n";
+      if (!more.empty()) out += std::string(kTextAt, ' ') + text(more) + "\n";
     }
   }
   const size_t problems = number_of(findings, Level::kProblem);

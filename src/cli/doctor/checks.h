@@ -21,7 +21,8 @@ struct Finding {
 // One or more for each check, in a fixed order.
 std::vector<Finding> examine(const Facts& facts);
 
-std::string draw(const std::vector<Finding>& findings);
+// `columns`: of the terminal; 0: it is none.
+std::string draw(const std::vector<Finding>& findings, size_t columns = 0);
 // {"problems":0,"warnings":1,"findings":[{"level":"ok","check":"driver",...},...]}, one line.
 std::string json_of(const std::vector<Finding>& findings);
 // 0: programs can run under nvshare as things stand (there may be warnings); 1: there is a problem.

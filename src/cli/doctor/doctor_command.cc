@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/columns.h"
 #include "cli/doctor/bundle.h"
 #include "cli/doctor/checks.h"
 #include "cli/doctor/collect.h"
@@ -21,7 +22,7 @@ int doctor_command(const DoctorOptions& options) {
         options.bundle);
     return 0;
   }
-  fmt::print("{}", options.json ? json_of(findings) + "\n" : draw(findings));
+  fmt::print("{}", options.json ? json_of(findings) + "\n" : draw(findings, columns_of_output()));
   return exit_code(findings);
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/doctor/checks.h"
 #include "cli/doctor/collect.h"
@@ -192,6 +193,8 @@ TEST(Doctor, TextAndJsonSayTheSame) {
             std::string::npos)
       << text;
   EXPECT_NE(text.find("1 problem, 1 warning\n"), std::string::npos) << text;
+  std::istringstream narrow(draw(findings, 80));
+  for (std::string line; std::getline(narrow, line);) EXPECT_LE(line.size(), 80u) << line;
   const auto json = nlohmann::json::parse(json_of(findings));
   EXPECT_EQ(json.at("problems"), 1);
   EXPECT_EQ(json.at("warnings"), 1);

@@ -193,14 +193,14 @@ Line line_of(const Row* row, bool selected, size_t width) {
 
 // What the row has no columns for.
 void draw_details(Screen& screen, const Row& row, size_t width) {
-  const std::string figures = fmt::format("limits: memory {}, core {}{}; priority {}; {} turn{}, ran {}, waited {}",
+  const std::string figures = fmt::format("memory {}, core {}{}; priority {}; {} turn{}, ran {}, waited {}",
                                           row.memory_limit > 0 ? bytes_of(row.memory_limit) : "none", share_of(row),
                                           row.core_reserved > 0 ? fmt::format(", of which {} % are reserved", row.core_reserved) : "",
                                           row.priority, row.client.turns, row.client.turns == 1 ? "" : "s",
                                           format_duration(row.client.time_running_ns), format_duration(row.client.time_waiting_ns));
-  const bool fits = width_of(row.tenant) + 2 + width_of(figures) <= width;
+  const bool fits = width_of(row.tenant) + 10 + width_of(figures) <= width;
   if (!fits) screen.push_back(Line(row.tenant, Style::kDim));
-  screen.push_back(Line(fits ? row.tenant + ": " + figures : "  " + figures, Style::kDim));
+  screen.push_back(Line(fits ? row.tenant + ": limits: " + figures : "  " + figures, Style::kDim));
   if (!row.client.waiting_for.empty()) screen.push_back(Line("waits for " + row.client.waiting_for, Style::kWarning));
 }
 
@@ -299,7 +299,7 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLi
   width = std::max<size_t>(width, 60);  // what is drawn; a terminal with fewer columns has the left part of it
   Screen screen;
   Screen below;
-  if (!model.problem.empty()) screen.push_back(Line(model.problem + (model.known ? "; what was seen last:" : ""), Style::kBad));
+  if (!model.problem.empty()) screen.push_back(Line((model.known ? "seen last; " : "") + model.problem, Style::kBad));
   if (model.known) screen.push_back(head_line(model, width));
   if (live && ui.help) {
     draw_help(screen);
