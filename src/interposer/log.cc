@@ -1,11 +1,16 @@
 #include "interposer/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
@@ -13,13 +18,21 @@
 #include <cstring>
 
 #include "base/mutex.h"
+#include "interposer/sync.h"
 #include "interposer/variable.h"
+
+#ifndef RWF_NOWAIT
+#define RWF_NOWAIT 8
+#endif
+#ifndef F_GETPIPE_SZ
+#define F_GETPIPE_SZ 1032
+#endif
 
 namespace nvshare::interposer {
 namespace {
 
 constexpr int kLinesMax = 200;
-constexpr timespec kRoomPatience{0, 20'000'000};
+constexpr int64_t kLinePatience_ns = 20'000'000;
 
 // The names are those of the lines, too.
 constexpr ChoiceVariable<LogLevel, 4> kLevel = {
@@ -33,21 +46,46 @@ constexpr ChoiceVariable<LogLevel, 4> kLevel = {
 std::atomic<int> lines_written{0};
 std::atomic<int> level_plus_one{0};
 
-// A closed or full stderr is the program's business: it is not ended by our line (SIGPIPE), and no thread of ours stands still for it, with
-// locks and a scheduler that waits for its answer. A line that finds no room for kRoomPatience is lost.
-void write_line(const char* line, size_t length) {
-  const NotCancelled whole;
+bool wait_for_room(int64_t deadline_ns) {
+  const int64_t rest = std::max<int64_t>(deadline_ns - now_ns(), 0);
+  const timespec patience{0, rest};
   pollfd room{STDERR_FILENO, POLLOUT, 0};
   sigset_t all;  // a signal would end the wait early, with no room yet
   sigfillset(&all);
-  if (ppoll(&room, 1, &kRoomPatience, &all) == 0) return;
+  return ppoll(&room, 1, &patience, &all) != 0;
+}
+
+// What other processes write to as well: one of them may take the room that this one has just seen.
+bool fills_up() {
+  int type = 0;
+  socklen_t bytes = sizeof type;
+  return fcntl(STDERR_FILENO, F_GETPIPE_SZ) > 0 || getsockopt(STDERR_FILENO, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0;
+}
+
+// False: errno says why not. It waits for nobody where the kernel can write so (pipes since Linux 6.4, sockets; no terminals).
+bool write_now(const char* line, size_t length, int64_t deadline_ns) {
+  iovec data{const_cast<char*>(line), length};
+  do {
+    if (syscall(SYS_pwritev2, STDERR_FILENO, &data, 1, -1L, -1L, RWF_NOWAIT) >= 0) return true;
+    if (errno == EPIPE) return false;
+    if (errno != EAGAIN || !fills_up()) return write(STDERR_FILENO, line, length) >= 0;
+  } while (wait_for_room(deadline_ns));
+  return false;
+}
+
+// A closed or full stderr is the program's business: it is not ended by our line (SIGPIPE), and no thread of ours stands still for it, with
+// locks and a scheduler that waits for its answer. A line that finds no room for kLinePatience_ns is lost.
+void write_line(const char* line, size_t length) {
+  const NotCancelled whole;
+  const int64_t deadline_ns = now_ns() + kLinePatience_ns;
+  if (!wait_for_room(deadline_ns)) return;
   sigset_t pipe_signal, before, pending;
   sigemptyset(&pipe_signal);
   sigaddset(&pipe_signal, SIGPIPE);
   sigpending(&pending);
   const bool was_pending = sigismember(&pending, SIGPIPE) == 1;
   pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
-  const bool broken = write(STDERR_FILENO, line, length) < 0 && errno == EPIPE;
+  const bool broken = !write_now(line, length, deadline_ns) && errno == EPIPE;
   const timespec now{0, 0};
   if (broken && !was_pending) sigtimedwait(&pipe_signal, nullptr, &now);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -77,15 +77,13 @@ Mark* Gate::attach_thread() {
 void Gate::clear(uint32_t bits) {
   flags_.fetch_and(~bits, std::memory_order_seq_cst);
   futex_wake_all(&flags_);
-  if (const int wake_fd = wake_fd_.load(std::memory_order_seq_cst); wake_fd >= 0) {
-    const uint64_t one = 1;
-    syscall(SYS_write, wake_fd, &one, sizeof one);  // a full counter wakes as well
-  }
+  if (const WakeSocket* const sleeper = wake_.load(std::memory_order_seq_cst); sleeper != nullptr) sleeper->wake();
 }
 
-void Gate::wait_change_or_message(uint32_t seen, int messages, int wake_fd, int64_t timeout_ns) {
-  int nobody = -1;
-  if (messages < 0 || wake_fd < 0 || !wake_fd_.compare_exchange_strong(nobody, wake_fd, std::memory_order_seq_cst)) {
+void Gate::wait_change_or_message(uint32_t seen, int messages, const WakeSocket& wake, int64_t timeout_ns) {
+  const WakeSocket* nobody = nullptr;
+  const int wake_fd = messages < 0 ? -1 : wake.get();
+  if (wake_fd < 0 || !wake_.compare_exchange_strong(nobody, &wake, std::memory_order_seq_cst)) {
     return wait_change(seen, timeout_ns);
   }
   const int64_t deadline = now_ns() + timeout_ns;
@@ -96,9 +94,8 @@ void Gate::wait_change_or_message(uint32_t seen, int messages, int wake_fd, int6
     timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
     has_message = syscall(SYS_ppoll, fds, 2, &limit, nullptr, 0) > 0 && fds[1].revents != 0;
   }
-  wake_fd_.store(-1, std::memory_order_seq_cst);
-  uint64_t count;
-  syscall(SYS_read, wake_fd, &count, sizeof count);  // does not block
+  wake_.store(nullptr, std::memory_order_seq_cst);
+  wake.settle();
   if (!has_message) return;
   // Awake, but not for long: on a busy machine the reader may need this very processor, and who sleeps is soonest run when woken.
   const int64_t settled = now_ns() + kMessageSettle_ns;
@@ -163,7 +160,7 @@ void Gate::reset_after_fork() {
     if (mark != thread_mark_) mark->taken.store(0, std::memory_order_relaxed);
   }
   waiting_.store(0, std::memory_order_relaxed);
-  wake_fd_.store(-1, std::memory_order_relaxed);
+  wake_.store(nullptr, std::memory_order_relaxed);
   flags_.store(0, std::memory_order_relaxed);
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "interposer/gate/program_waits.h"
+#include "interposer/own_socket.h"
 #include "interposer/process/devices_max.h"
 #include "interposer/sync.h"
 
@@ -90,8 +91,8 @@ class Gate {
   void wait_change(uint32_t seen, int64_t timeout_ns) { futex_wait(&flags_, seen, timeout_ns); }
   // The same, for the thread that is to go on the moment the gate opens: it wakes as soon as there is something to read at `messages`,
   // which another thread takes and which will likely open the gate, so that both wake at the same time and not one after the other. One
-  // thread at a time; the others only sleep. `wake_fd`: an eventfd that nobody else waits for.
-  void wait_change_or_message(uint32_t seen, int messages, int wake_fd, int64_t timeout_ns);
+  // thread at a time; the others only sleep. `wake`: one that nobody else waits for, and that lives on.
+  void wait_change_or_message(uint32_t seen, int messages, const WakeSocket& wake, int64_t timeout_ns);
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
@@ -131,7 +132,7 @@ class Gate {
   std::atomic<uint32_t> closures_{0};
   std::atomic<void (*)(uint64_t)> thread_ends_{nullptr};
   std::atomic<bool> needs_fence_{true};
-  std::atomic<int> wake_fd_{-1};  // of the thread in wait_change_or_message
+  std::atomic<const WakeSocket*> wake_{nullptr};  // of the thread in wait_change_or_message
 };
 
 // For who is given no process, as this_process() (process/process.h); others ask the process for it.

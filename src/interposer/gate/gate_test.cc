@@ -153,7 +153,8 @@ TEST(Gate, MarksOfEndedThreadsAreReused) {
 TEST(Gate, AThreadThatWaitsForNewsMissesNeitherTheNewsNorTheOpening) {
   gate.initialise();
   const int messages = eventfd(0, EFD_NONBLOCK);
-  const int wake_fd = eventfd(0, EFD_NONBLOCK);
+  WakeSocket wake;
+  ASSERT_TRUE(wake.make());
   constexpr int64_t kForever_ns = 60'000'000'000;
   std::atomic<int> round{0};
   std::atomic<int> passed{0};
@@ -162,7 +163,7 @@ TEST(Gate, AThreadThatWaitsForNewsMissesNeitherTheNewsNorTheOpening) {
     for (int next = 1; next <= kRounds; ++next) {
       while (round.load() < next) std::this_thread::yield();
       for (uint32_t flags = gate.flags(); (flags & kBit) != 0; flags = gate.flags()) {
-        gate.wait_change_or_message(flags, messages, wake_fd, kForever_ns);
+        gate.wait_change_or_message(flags, messages, wake, kForever_ns);
       }
       passed.fetch_add(1);
     }
@@ -191,13 +192,13 @@ TEST(Gate, AThreadThatWaitsForNewsMissesNeitherTheNewsNorTheOpening) {
   const uint64_t one = 1;
   ASSERT_EQ(write(messages, &one, sizeof one), static_cast<ssize_t>(sizeof one));
   const int64_t before = now_ns();
-  gate.wait_change_or_message(gate.flags(), messages, wake_fd, 5'000'000);
+  gate.wait_change_or_message(gate.flags(), messages, wake, 5'000'000);
   EXPECT_GE(now_ns() - before, 4'000'000);
   // Descriptors that are none any more.
-  gate.wait_change_or_message(gate.flags(), -1, wake_fd, 1'000'000);
+  gate.wait_change_or_message(gate.flags(), -1, wake, 1'000'000);
   close(messages);
-  close(wake_fd);
-  gate.wait_change_or_message(gate.flags(), messages, wake_fd, 1'000'000);
+  wake.reset();
+  gate.wait_change_or_message(gate.flags(), messages, wake, 1'000'000);
   gate.clear(kBit);
 }
 

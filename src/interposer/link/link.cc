@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,6 +30,7 @@ constexpr int64_t kWaitStep_ns = 200 * kMillisecond;         // between looks fo
 constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
 constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
 constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
+constexpr int64_t kDescriptorsLook_ns = 5'000 * kMillisecond;  // whether the program has closed ours, as nobody can wake us then
 constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 
 }  // namespace
@@ -47,7 +47,7 @@ bool Link::start(const char* waits_because) {
   device_.swap_engine().unchanged().configure();
   if (!find_scheduler(waits_because)) {
     wake_.reset();
-    gate_wake_fd_.reset();
+    gate_wake_.reset();
     device_.limit().alone();
     if (!barred()) device_.limit().log_limit();
     return false;
@@ -107,20 +107,19 @@ bool Link::connect_once() {
   return true;
 }
 
-// Both are there from the first connection on.
-bool Link::have_wakers() {
-  for (FileDescriptor* each : {&wake_, &gate_wake_fd_}) {
-    if (!*each) each->reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!*each) return false;
-  }
-  return true;
+// Both are there from the first connection on, unless the program closes them.
+bool Link::have_wakers() { return wake_.make() && gate_wake_.make(); }
+
+int Link::own_socket() {
+  Lock lock(mutex_);
+  return socket_.get();
 }
 
 void Link::open(FileDescriptor socket, const protocol::Registered& terms) {
   Lock lock(mutex_);
   version_ = terms.version;
   client_id_ = terms.client_id;
-  socket_ = std::move(socket);
+  socket_.reset(std::move(socket));
   readable_.store(socket_.get(), std::memory_order_relaxed);
 }
 
@@ -134,6 +133,7 @@ bool Link::hung_up() {
   Lock lock(mutex_);
   if (!socket_) return false;
   pollfd end{socket_.get(), 0, 0};
+  if (end.fd < 0) return true;  // the program has closed it
   return poll(&end, 1, 0) == 1 && (end.revents & (POLLHUP | POLLERR)) != 0;
 }
 
@@ -244,7 +244,8 @@ void Link::go_on_alone() {
   Turns& turns = device_.turns();
   const auto may = [](const turn::Turn& turn) { return turn::may_go_on_alone(turn, now_ns()); };
   DeviceMemory& memory = device_.memory();
-  if (!turns.ask(may) || !device_.swap_engine().at_rest() || !memory.residency.run_if_complete()) return;
+  if (!turns.ask(may) || memory.residency.pages_on_demand() || !device_.swap_engine().at_rest()) return;
+  if (!memory.residency.run_if_complete()) return;
   if (!turns.take(turn::GoesOnAlone{memory.use.resident()}).agreed) return memory.residency.set_running(false);
   memory.copies.forget(device_.swap_engine().keeps_host_copies());
   log(LogLevel::kInfo, "goes on without a scheduler: all that this program has on GPU %d is there", device_.ordinal());
@@ -265,11 +266,9 @@ void Link::run() {
     const int64_t timeout = next_timeout_ns();
     timespec limit{timeout / 1'000'000'000, timeout % 1'000'000'000};
     const int ready = ppoll(fds, 2, timeout < 0 ? nullptr : &limit, nullptr);
-    if (ready > 0 && fds[0].revents != 0) {
-      uint64_t count;
-      if (read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR) return;
-    }
-    if (connected && ready > 0 && fds[1].revents != 0 && !receive()) disconnected();
+    if (ready > 0 && fds[0].revents != 0) wake_.settle();
+    have_wakers();
+    if (connected && (own_socket() < 0 || (ready > 0 && fds[1].revents != 0 && !receive()))) disconnected();
     if (!connected) {
       reconnect();
       go_on_alone();
@@ -287,6 +286,7 @@ int64_t Link::next_timeout_ns() {
     int64_t remaining = std::max<int64_t>(deadline - now, 0);
     if (timeout < 0 || remaining < timeout) timeout = remaining;
   };
+  at(now + (wake_.get() >= 0 ? kDescriptorsLook_ns : kReconnectFirst_ns));
   if (readable_.load(std::memory_order_relaxed) < 0) at(reconnect_at_ns_);
   if (device_.memory().arena.wants_cgroup_watched()) at(cgroup_look_ns_);
   const turn::Instant due = device_.turns().ask([](const turn::Turn& turn) { return turn::next_deadline(turn); });
@@ -303,7 +303,7 @@ bool Link::receive() {
   for (;;) {
     alignas(8) std::byte bytes[protocol::kMessageBytesMax];
     Descriptors descriptors;
-    ssize_t got = receive_packet(readable_.load(std::memory_order_relaxed), bytes, &descriptors, MSG_DONTWAIT);
+    ssize_t got = receive_packet(own_socket(), bytes, &descriptors, MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
     if (got == 0) return false;
     std::span<const std::byte> packet{bytes, static_cast<size_t>(got)};
@@ -327,17 +327,13 @@ void Link::count_progress(bool counts) {
   if (std::exchange(counts_progress_, counts) != counts) device_.process().gate.watch(Gate::kWatched, counts);
 }
 
-void Link::wake() {
-  const NotCancelled whole;
-  uint64_t one = 1;
-  // A full counter means that the thread will wake anyway.
-  [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof one);
-}
+void Link::wake() { wake_.wake(); }
 
 void Link::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
   if (!socket_ || packet.length == 0) return;  // length 0: the version agreed on has no such message
   const NotCancelled whole;
-  if (!send_whole(socket_.get(), packet.span(), descriptors)) shutdown(socket_.get(), SHUT_RDWR);
+  const int socket = socket_.get();
+  if (socket >= 0 && !send_whole(socket, packet.span(), descriptors)) shutdown(socket, SHUT_RDWR);
 }
 
 // ---- questions ----
@@ -398,7 +394,7 @@ void Link::reset_after_fork() {
   mutex_.reset_after_fork();
   socket_.reset();
   wake_.reset();
-  gate_wake_fd_.reset();
+  gate_wake_.reset();
   readable_.store(-1, std::memory_order_relaxed);
   shared_.store(false, std::memory_order_release);
   counts_progress_ = false;

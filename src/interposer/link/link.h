@@ -11,6 +11,7 @@
 
 #include "base/descriptors.h"
 #include "base/fd.h"
+#include "interposer/own_socket.h"
 #include "interposer/sync.h"
 #include "protocol/directions.h"
 
@@ -30,7 +31,7 @@ class Link {
   // Where a message comes in that may open the gate; -1: nowhere. Any thread; by the time it is looked at the descriptor may be closed, or
   // another file.
   int readable() const { return readable_.load(std::memory_order_relaxed); }
-  int gate_wake_fd() const { return gate_wake_fd_.get(); }
+  const WakeSocket& gate_wake() const { return gate_wake_; }
 
   // A thread has waited for long: asks the scheduler whom it waits for; the answer goes to the log.
   void ask_why_waiting();
@@ -74,6 +75,7 @@ class Link {
   bool find_scheduler(const char* waits_because);
   bool connect_once();  // false: errno says why, EPROTO where the scheduler refused or said what is not understood
   bool have_wakers();
+  int own_socket();  // -1: there is none, or the program has closed it
   bool handshake(int fd, const protocol::Register& hello, protocol::Registered* terms);
   protocol::Register registration();
   void disconnected();
@@ -93,9 +95,9 @@ class Link {
 
   Device& device_;
   Mutex mutex_;
-  FileDescriptor socket_ GUARDED_BY(mutex_);
-  FileDescriptor wake_;
-  FileDescriptor gate_wake_fd_;  // Gate::wait_change_or_message
+  OwnSocket socket_ GUARDED_BY(mutex_);
+  WakeSocket wake_;
+  WakeSocket gate_wake_;  // Gate::wait_change_or_message
   pthread_t thread_{};
 
   std::atomic<bool> shared_{false};

@@ -251,7 +251,7 @@ void Process::wait_gate_change(uint32_t flags) {
   });
   if (opens == nullptr) return gate.wait_change(flags, kGateWait_ns);  // more than one message opens it
   const Link& link = opens->link();
-  gate.wait_change_or_message(flags, opens->turns().signs.hurried() ? link.readable() : -1, link.gate_wake_fd(), kGateWait_ns);
+  gate.wait_change_or_message(flags, opens->turns().signs.hurried() ? link.readable() : -1, link.gate_wake(), kGateWait_ns);
 }
 
 void Process::wait_for_gate(const TurnSigns* joins) {

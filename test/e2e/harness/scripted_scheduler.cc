@@ -166,6 +166,7 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
       send(fd, LockOk{{kEpoch, static_cast<uint64_t>(++grants_)}, kMemoryBytesMax, ++budget_sequence_});
     }
     if (script_.limited) send(fd, Contention{0, 0, 0, kLimitedCompute, script_.idle_release_us, 0, {}, script_.pause_us});
+    if (script_.tells_if_held) send(fd, Contention{});
     if (hello->has_lock == 0 && hello->wants_lock != 0) give_lock(fd);
   } else if (*type == MessageType::kReqLock) {
     if (granted_) return complain("a request for the lock from its holder");

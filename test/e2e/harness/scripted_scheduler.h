@@ -29,9 +29,10 @@ class ScriptedScheduler {
     // After a turn that drop() ended, others take its memory and give back this much; the rest of what it then says that it has allocated,
     // once that is less than it was.
     uint64_t piecemeal_bytes = 0;
-    uint64_t left_bytes = 0;  // of its memory that others do not take
-    int gone_with_grant = 0;  // it ends as soon as it has given the lock so often; 0: never
-    int grants_most = 0;      // so often it gives the lock, and then no more; 0: always
+    uint64_t left_bytes = 0;     // of its memory that others do not take
+    int gone_with_grant = 0;     // it ends as soon as it has given the lock so often; 0: never
+    bool tells_if_held = false;  // it says that nobody is held: without it programs go on if they can
+    int grants_most = 0;         // so often it gives the lock, and then no more; 0: always
   };
   struct Pause {
     int64_t used_ns;     // as the program says

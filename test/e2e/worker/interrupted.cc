@@ -1,12 +1,15 @@
 // Programs whose calls are interrupted, or begin where something is missing: by signals, by the end of their thread, without descriptors.
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <iterator>
 
 #include "e2e/worker/desk.h"
 #include "e2e/worker/modes.h"
@@ -140,6 +143,30 @@ void run_cancelled(const Options& options) {
   pthread_join(thread, nullptr);
   say(grower.returned.load() ? "its call returned" : "its call did not return");
   work(*block, desk, options);
+  release_primary();
+}
+
+// Works, closes all descriptors that it does not know, has files of its own under their numbers, works on, and looks at its files.
+void run_closes(const Options& options) {
+  retain_primary();
+  Desk desk;
+  auto block = filled(desk.place, options.number("hold", 8u << 20), 1);
+  work(*block, desk, options);
+  constexpr int kFiles = 32;
+  for (int fd = STDERR_FILENO + 1; fd < STDERR_FILENO + 1 + kFiles; ++fd) close(fd);
+  int files[kFiles];
+  for (int& file : files) file = memfd_create("mine", 0);
+  const auto is_untouched = [](int file) { return lseek(file, 0, SEEK_END) == 0; };
+  const auto files_are_mine = [&] { return std::all_of(std::begin(files), std::end(files), is_untouched); };
+  if (!files_are_mine()) fail(kExitUnexpected, "new files are not empty");
+  for (uint64_t round = 0; round < options.number("rounds", 100); ++round) {
+    Block brief(desk.place, 2u << 20, Allocation::kPlain);
+    brief.fill(round);
+    brief.free();
+    block->mix(round);
+    block->verify_checksum(desk.scratch);
+  }
+  if (!files_are_mine()) fail(kExitUnexpected, "somebody has closed one of its files, or written there");
   release_primary();
 }
 

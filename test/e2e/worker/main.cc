@@ -49,6 +49,7 @@ constexpr Mode kModes[] = {
     {"frees-of-captures", run_frees_of_captures},
     {"green-while-the-gpu-waits", run_green_while_the_gpu_waits},
     {"signals", run_signals},
+    {"closes", run_closes},
     {"cancelled", run_cancelled},
     {"few-descriptors", run_few_descriptors},
     {"range-attributes", run_range_attributes},

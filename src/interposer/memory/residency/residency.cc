@@ -1,6 +1,7 @@
 #include "interposer/memory/residency/residency.h"
 
 #include "interposer/process/device.h"
+#include "interposer/process/process.h"
 
 namespace nvshare::interposer {
 
@@ -31,6 +32,13 @@ bool Residency::run_if_complete() {
   });
   if (complete) blocks_.running = true;
   return complete;
+}
+
+bool Residency::pages_on_demand() {
+  bool found = !device_.process().pools.managed_of(device_.ordinal()).empty();
+  Lock lock(blocks_.mutex);
+  blocks_.each([&](const Block* block) { found = found || block->demand; });
+  return found;
 }
 
 void Residency::lower_budget(std::atomic<size_t>& budget, size_t kept) {

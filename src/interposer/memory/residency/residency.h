@@ -25,6 +25,8 @@ class Residency {
   void set_running(bool running);
   // The turn begins at once if everything is on the GPU; false: it is not, or is on its way. Only while the swap engine has nothing to do.
   bool run_if_complete();
+  // Managed memory comes and goes by itself as the GPU uses it, and pushes what other programs have off the GPU.
+  bool pages_on_demand();
   // Holds this process to what it has: lowers the budget to what is resident and `kept` bytes more, atomically with allocations that are
   // under way.
   void lower_budget(std::atomic<size_t>& budget, size_t kept);
