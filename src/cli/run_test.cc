@@ -162,7 +162,6 @@ TEST_F(RunCommand, TheMemoryLimitHolds) {
 
 // Before the program is started, and in one line.
 TEST_F(RunCommand, AReservationThatHasNoRoomStartsNothing) {
-  ASSERT_EQ(nvsharectl("run -- " + std::string(DEMO_JOB) + kJobArguments).exit_code, 0) << "from then on the GPU is known";
   const Ran refused = nvsharectl("run --reserve 1Gi -- echo started");
   EXPECT_EQ(refused.exit_code, 126);
   EXPECT_EQ(refused.out, "");
@@ -170,6 +169,12 @@ TEST_F(RunCommand, AReservationThatHasNoRoomStartsNothing) {
   EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
   const Ran several = nvsharectl("run --reserve 1Gi --gpu all -- echo started");
   EXPECT_EQ(several.exit_code, 126) << several.err;
+  // Of two at the same moment one has its reservation until it ends, though it does not use the GPU yet.
+  const std::string one = NVSHARECTL " run --quiet --reserve 150Mi -- sh -c \"echo started; sleep 0.5\"";
+  const Ran two = shell("sh -c '" + one + " & " + one + "; wait'");
+  EXPECT_EQ(two.out, "started\n");
+  EXPECT_TRUE(has(two.err, "; accepted: up to 106 MiB (others have 150 MiB; ")) << two.err;
+  EXPECT_EQ(nvsharectl("run --reserve 150Mi -- true").exit_code, 0) << "both have ended";
 }
 
 TEST_F(RunCommand, TheLibraryIsAppendedToAnExistingPreload) {

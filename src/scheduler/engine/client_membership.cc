@@ -29,7 +29,7 @@ Result<void> ClientMembership::join(const Newcomer& newcomer, const std::optiona
   settle_memory(tenant, at_.gpus[gpu].total);
   const int64_t node_limit = tenant.memory_limit_on(at_.gpus[gpu].uuid_text);
   const uint64_t part = part_of(tenant, peer.pid, at_.tenants.cgroups);
-  if (auto ok = at_.limits.admit_reservation(gpu, tenant, at_.settings.gpu_memory_oversub_ratio); !ok && !former.returns) {
+  if (auto ok = at_.limits.admit_reservation(gpu, tenant, at_.settings); !ok && !former.returns) {
     at_.tenants.leave(tenant.id);
     for (const policy::ClientId left : former.replaced) at_.policy.apply(policy::ClientMemoryFreed{left}, now);
     if (!holds) at_.limits.freeze(false, now);

@@ -91,8 +91,8 @@ Result<void> TenantOrders::admit_reservation(const admin::TenantRequest& request
   Result<void> admitted;
   for (const std::string& uuid : request.gpus) {
     const std::optional<policy::GpuId> gpu = at_.gpus.find(uuid);
-    if (!gpu || at_.gpus[*gpu].total == 0) return {};  // no program has used it, so nothing is reserved there yet
-    admitted = at_.limits.admit_reservation(*gpu, wanted, at_.settings.gpu_memory_oversub_ratio);
+    if (!gpu || at_.gpus[*gpu].real_total == 0) return {};  // its size is known once a program uses it
+    admitted = at_.limits.admit_reservation(*gpu, wanted, at_.settings);
     if (admitted) return {};
   }
   return admitted;
@@ -102,7 +102,7 @@ Result<policy::TenantId> TenantOrders::add_run(const admin::TenantRequest& reque
   if (auto ok = admit_reservation(request); !ok) return ok.error();
   Result<policy::TenantId> id =
       at_.tenants.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns,
-                          request.gpu_core_limit, request.priority, request.gpu_memory_reserved, request.gpu_core_ceiling);
+                          request.gpu_core_limit, request.priority, request.gpu_memory_reserved, request.gpu_core_ceiling, request.gpus);
   if (!at_.tenants.problem().empty()) spdlog::warn("{}", at_.tenants.problem());
   if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
   return id;

@@ -4,11 +4,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
 #include <variant>
 #include <vector>
 
 #include "base/amount.h"
-#include "scheduler/settings.h"
+#include "scheduler/tenants/identity.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -64,22 +66,30 @@ void MemoryLimits::deadline_reached(policy::Instant now) {
   if (const auto due = ledger_.next_deadline(); due && *due <= now) perform(ledger_.tick(now), now);
 }
 
-// A limit is a ceiling: it takes nothing from anybody. Only what the node reserved for a run counts here.
-Result<void> MemoryLimits::admit_reservation(policy::GpuId gpu, const Tenant& tenant, double ratio) const {
+// A limit is a ceiling: it takes nothing from anybody. Only what the node reserved for a run counts here: where its programs are, and on
+// the single GPU that it will use from its start to its end.
+Result<void> MemoryLimits::admit_reservation(policy::GpuId gpu, const Tenant& tenant, const Settings& settings) const {
   if (tenant.gpu_memory_reserved == 0) return {};
-  const int64_t total = at_.gpus[gpu].total;
-  const auto bound = static_cast<int64_t>(ratio * static_cast<double>(total));
-  int64_t sum = tenant.gpu_memory_reserved;
+  const KnownGpu& known = at_.gpus[gpu];
+  if (tenant.has_reserved_on(known.uuid_text)) return {};
+  std::set<policy::TenantId> there;
   for (const MemoryLedger::View& view : ledger_.view()) {
-    if (view.gpu != gpu) continue;
-    if (view.tenant == tenant.id) return {};  // another of its programs is there already
-    for (const auto& [key, other] : at_.tenants.all()) sum += other.id == view.tenant ? other.gpu_memory_reserved : 0;
+    if (view.gpu == gpu) there.insert(view.tenant);
   }
-  if (sum <= bound) return {};
-  const int64_t others = sum - tenant.gpu_memory_reserved;
+  if (there.contains(tenant.id)) return {};  // another of its programs is there already
+  int64_t others = 0;
+  for (const auto& [key, other] : at_.tenants.all()) {
+    const bool holds =
+        there.contains(other.id) || (other.has_reserved_on(known.uuid_text) && start_time_of(other.root) == other.root_start_time);
+    if (holds && other.id != tenant.id) others += other.gpu_memory_reserved;
+  }
+  const int64_t total = known.total > 0 ? known.total : std::min(known.real_total, settings.gpu_physical_memory.value_or(INT64_MAX));
+  const double ratio = settings.gpu_memory_oversub_ratio;
+  const auto bound = static_cast<int64_t>(ratio * static_cast<double>(total));
+  if (tenant.gpu_memory_reserved + others <= bound) return {};
   return error_format("no room for a reservation of %s on GPU %.8s; accepted: up to %s (others have %s; %s is %g, of %s)",
-                      shown(tenant.gpu_memory_reserved).text, at_.gpus[gpu].uuid_text.c_str() + 4, shown(bound - others).text,
-                      shown(others).text, variable_of("gpu_memory_oversub_ratio").c_str(), ratio, shown(total).text);
+                      shown(tenant.gpu_memory_reserved).text, known.uuid_text.c_str() + 4, shown(bound - others).text, shown(others).text,
+                      variable_of("gpu_memory_oversub_ratio").c_str(), ratio, shown(total).text);
 }
 
 // ---- to clients ----

@@ -17,6 +17,7 @@
 #include "scheduler/clients/known_clients.h"
 #include "scheduler/gpus/gpus.h"
 #include "scheduler/memory/memory_ledger.h"
+#include "scheduler/settings.h"
 #include "scheduler/tenants/pod_notices.h"
 #include "scheduler/tenants/tenants.h"
 
@@ -43,9 +44,9 @@ class MemoryLimits {
   void taken(const RegisteredClient& client, const protocol::HeadroomTaken& message, policy::Instant now);
   void report(const RegisteredClient& client, int64_t charged, policy::Instant now);
 
-  // Whether what the node reserved for the tenant fits beside what it reserved for the others that are on that GPU, which it may reserve
-  // `ratio` times.
-  Result<void> admit_reservation(policy::GpuId gpu, const Tenant& tenant, double ratio) const;
+  // Whether what the node reserved for the tenant fits beside what it reserved for the others that are on that GPU, or will be on it alone.
+  // In sum that is the GPU's size at most, times gpu_memory_oversub_ratio.
+  Result<void> admit_reservation(policy::GpuId gpu, const Tenant& tenant, const Settings& settings) const;
   // What is to be performed once the client knows that it has joined.
   MemoryLedger::Decisions join(const MemoryLedger::Member& member, policy::Instant now);
   void perform(const MemoryLedger::Decisions& decisions, policy::Instant now);

@@ -2,6 +2,10 @@
 #include "scheduler/memory/memory_limits.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 
 #include "scheduler/testing/test_engine.h"
 
@@ -69,10 +73,41 @@ TEST_F(MemoryLimitsTest, ReservationsOfOneGpuAreBoundedTogether) {
   Tenant second;
   second.id = *run + 1;
   second.gpu_memory_reserved = 10 * kGiB;
-  EXPECT_TRUE(limits_.admit_reservation(0, second, 1.0)) << "the run has no program there";
+  Settings settings;
+  EXPECT_TRUE(limits_.admit_reservation(0, second, settings)) << "the run has no program there";
   limits_.perform(limits_.join({1, *run, 0, 0, 0, 0, 0, false, 0}, now_), now_);
-  EXPECT_FALSE(limits_.admit_reservation(0, second, 1.0));
-  EXPECT_TRUE(limits_.admit_reservation(0, second, 2.0)) << "the node reserves it twice";
+  EXPECT_FALSE(limits_.admit_reservation(0, second, settings));
+  settings.gpu_memory_oversub_ratio = 2.0;
+  EXPECT_TRUE(limits_.admit_reservation(0, second, settings)) << "the node reserves it twice";
+}
+
+// Before, of two that began at the same moment one was refused at its first CUDA call, perhaps long after its start.
+TEST_F(MemoryLimitsTest, ARunOfASingleGpuHasItsReservationFromItsStartToItsEnd) {
+  const std::string uuid = gpus_[0].uuid_text;
+  const pid_t other = fork();
+  if (other == 0) {
+    for (;;) pause();
+  }
+  ASSERT_TRUE(tenants_.add_run(other, "first", 0, true, 100, 0, 10 * kGiB, 100, {uuid}));
+  ASSERT_EQ(gpus_[0].total, 0) << "no program has used it";
+  Tenant second;
+  second.gpu_memory_reserved = 6 * kGiB;
+  EXPECT_TRUE(limits_.admit_reservation(0, second, {}));
+  second.gpu_memory_reserved = 7 * kGiB;
+  EXPECT_FALSE(limits_.admit_reservation(0, second, {}));
+  second.gpus = {uuid};
+  EXPECT_TRUE(limits_.admit_reservation(0, second, {})) << "it was admitted at its own start";
+  second.gpus = {uuid, "GPU-2"};
+  EXPECT_FALSE(limits_.admit_reservation(0, second, {})) << "on several it has it where its programs are";
+  Settings small;
+  small.gpu_physical_memory = 14 * kGiB;
+  second.gpu_memory_reserved = 5 * kGiB;
+  EXPECT_TRUE(limits_.admit_reservation(0, second, {}));
+  EXPECT_FALSE(limits_.admit_reservation(0, second, small)) << "as configured";
+  second.gpu_memory_reserved = 7 * kGiB;
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+  EXPECT_TRUE(limits_.admit_reservation(0, second, {})) << "the run has ended";
 }
 
 }  // namespace

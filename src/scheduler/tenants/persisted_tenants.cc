@@ -138,6 +138,7 @@ Json to_json(const std::string& key, const Tenant& tenant) {
                {"root", tenant.root},
                {"root_start_time", tenant.root_start_time}};
   if (tenant.job) json["job"] = to_json(*tenant.job);
+  if (!tenant.gpus.empty()) json["gpus"] = tenant.gpus;
   return json;
 }
 
@@ -184,6 +185,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     entry.at("kind").get_to(tenant->kind);
     entry.at("gpu_memory_limit").get_to(tenant->gpu_memory_limit);
     tenant->gpu_memory_reserved = entry.value("gpu_memory_reserved", int64_t{0});
+    tenant->gpus = entry.value("gpus", std::vector<std::string>());
     entry.at("core_limit").get_to(tenant->core_limit);
     tenant->core_ceiling = entry.value("core_ceiling", 100);
     read(entry.at("pod"), &tenant->pod);

@@ -160,6 +160,18 @@ TEST_F(PersistedTenants, AccountsOutliveTheScheduler) {
   EXPECT_EQ(Tenants(file_).problem(), "");
 }
 
+TEST_F(PersistedTenants, ARunHasItsReservationOnItsGpuUnderTheNextScheduler) {
+  {
+    Tenants tenants(file_);
+    ASSERT_TRUE(tenants.add_run(getpid(), "train", 0, true, 100, 0, 5 * kGiB, 100, {"GPU-a"}));
+  }
+  Tenants next(file_);
+  EXPECT_EQ(next.problem(), "");
+  ASSERT_NE(next.find("train"), nullptr);
+  EXPECT_TRUE(next.find("train")->has_reserved_on("GPU-a"));
+  EXPECT_FALSE(next.find("train")->has_reserved_on("GPU-b"));
+}
+
 // Upgrade and downgrade: a release that knew less wrote the file, or one that knows more and says that we may read it.
 TEST_F(PersistedTenants, FilesOfOtherReleasesKeepTheirLimits) {
   {

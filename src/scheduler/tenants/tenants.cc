@@ -56,7 +56,7 @@ Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader r
 }
 
 Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns, int core_limit,
-                                          int priority, int64_t gpu_memory_reserved, int core_ceiling) {
+                                          int priority, int64_t gpu_memory_reserved, int core_ceiling, std::vector<std::string> gpus) {
   uint64_t start_time = start_time_of(pid);
   if (start_time == 0) return error_format("there is no process %d", pid);
   prune();
@@ -64,6 +64,7 @@ Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, in
   if (!name.empty()) tenant.name = name;
   tenant.gpu_memory_limit = gpu_memory_limit;
   tenant.gpu_memory_reserved = gpu_memory_reserved;
+  tenant.gpus = std::move(gpus);
   tenant.gang_turns = gang_turns;
   tenant.core_limit = core_limit;
   tenant.core_ceiling = core_ceiling;

@@ -55,6 +55,9 @@ struct Tenant {
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
   // Of each GPU that it uses, granted by the node; 0 = none. All of a GPU together stay within gpu_memory_oversub_ratio.
   int64_t gpu_memory_reserved = 0;
+  // Of a run: UUIDs of those that its programs will see; empty: not known. On a single one it has what it reserved from its start on.
+  std::vector<std::string> gpus;
+  bool has_reserved_on(const std::string& gpu) const { return gpu_memory_reserved > 0 && gpus.size() == 1 && gpus[0] == gpu; }
   int core_limit = 100;    // percent of each GPU's time, granted by the node: its reservation, and a ceiling; 100 = none
   int core_ceiling = 100;  // a ceiling besides; 100 = none
   PodLimits pod;           // of a pod, besides those: the lower one is in force
@@ -112,7 +115,8 @@ class Tenants {
 
   // Registers the process tree rooted at `pid`. Registering the same process again changes name, limits and priority.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
-                                   int core_limit = 100, int priority = 0, int64_t gpu_memory_reserved = 0, int core_ceiling = 100);
+                                   int core_limit = 100, int priority = 0, int64_t gpu_memory_reserved = 0, int core_ceiling = 100,
+                                   std::vector<std::string> gpus = {});
 
   // What is told of a Slurm job: see tenants_of_jobs.cc. Limits of a job that is known already stay as they are. Null: nobody told of that
   // job before, and this names no step of it.
