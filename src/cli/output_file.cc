@@ -165,9 +165,11 @@ Result<void> check_output(const std::string& file) {
 
 Result<void> write_new_output(const std::string& file, std::string_view text) {
   const FileDescriptor fd(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return error_format("cannot create %.200s: %s", file.c_str(), strerror(errno));
-  if (!write_all(fd.get(), text)) return cannot_write(file);
-  return {};
+  if (!fd) return error_format("cannot create %.200s: %s; accepted: the name of a new file", file.c_str(), strerror(errno));
+  if (write_all(fd.get(), text)) return {};
+  const Error why = cannot_write(file);
+  unlink(file.c_str());  // half of it is of no use, and would be in the way of the next try
+  return why;
 }
 
 }  // namespace nvshare::cli

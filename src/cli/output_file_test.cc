@@ -2,9 +2,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -153,6 +156,27 @@ TEST_F(OutputFile, WhatCannotBeWrittenIsNamed) {
   EXPECT_FALSE(write_output(folder_, "text"));
   EXPECT_FALSE(check_output(folder_));
   EXPECT_EQ(names(), 1u);
+}
+
+TEST_F(OutputFile, OfWhatDoesNotFitNothingIsLeft) {
+  const auto where_ten_bytes_fit = [this](bool is_new) {
+    const pid_t child = fork();
+    if (child == 0) {
+      signal(SIGXFSZ, SIG_IGN);
+      const rlimit ten{10, 10};
+      setrlimit(RLIMIT_FSIZE, &ten);
+      const std::string text(100, 'x');
+      _exit((is_new ? write_new_output(file_, text) : write_output(file_, text)) ? 1 : 0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  };
+  const size_t before = names();
+  EXPECT_TRUE(where_ten_bytes_fit(true)) << "it is said";
+  EXPECT_TRUE(where_ten_bytes_fit(false)) << "it is said";
+  EXPECT_EQ(names(), before);
+  EXPECT_FALSE(std::filesystem::exists(file_));
 }
 
 }  // namespace

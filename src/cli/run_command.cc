@@ -180,7 +180,8 @@ void explain_no_client(const std::string& path) {
     case ProgramKind::kOrdinary:
       break;
   }
-  say("no CUDA call of this program was seen; it ran without nvshare. Likely causes: it uses no GPU (check that its framework finds CUDA), "
+  say("no CUDA call of this program was seen; it ran without nvshare. Likely causes: it uses no GPU (check that its framework finds CUDA "
+      "and a GPU), "
       "it "
       "starts its GPU work in a container, through sudo or on another machine, it clears LD_PRELOAD, or it ended before its first CUDA "
       "call");

@@ -13,7 +13,7 @@ int doctor_command(const DoctorOptions& options) {
   const auto findings = examine(collect("", options.program));
   if (!options.bundle.empty()) {
     if (auto written = write_bundle(options.bundle, bundle_of(collect_bundle(findings))); !written) {
-      fmt::print(stderr, "nvsharectl doctor: {}; accepted: the name of a new file\n", written.error().text);
+      fmt::print(stderr, "nvsharectl doctor: {}\n", written.error().text);
       return 1;
     }
     fmt::print(
