@@ -45,7 +45,8 @@ std::vector<uint64_t> tenants_named(const StatusReport& status, const std::strin
   std::vector<uint64_t> ids;
   for (const TenantReport& tenant : status.tenants) {
     const bool is_job = tenant.job != 0 && name == "job=" + std::to_string(tenant.job);
-    if (std::to_string(tenant.id) == name || tenant.name == name || is_job) ids.push_back(tenant.id);
+    if (std::to_string(tenant.id) == name || is_job) return {tenant.id};  // whatever others call themselves
+    if (tenant.name == name && !name.starts_with("job=")) ids.push_back(tenant.id);
   }
   return ids;
 }

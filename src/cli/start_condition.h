@@ -16,7 +16,8 @@ struct StartCondition {
   std::vector<uint64_t> ended;    // ids of tenants that have to have ended
 };
 
-// Ids of the tenants of that name, or with that id; of a Slurm job, "job=NUMBER". Empty: the scheduler knows none.
+// Ids of the tenants that are meant, as the scheduler reads it: by "job=NUMBER" a Slurm job, by a tenant's number that tenant, else all of
+// that name. Empty: the scheduler knows none.
 std::vector<uint64_t> tenants_named(const protocol::admin::StatusReport& status, const std::string& name);
 
 // A run has ended when its program has, a Slurm job when Slurm says so, all others when none of their programs uses a GPU.

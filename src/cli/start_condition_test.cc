@@ -80,6 +80,13 @@ TEST(StartCondition, TenantsAreFoundByNameIdOrJob) {
   EXPECT_EQ(tenants_named(status, "job=42"), std::vector<uint64_t>{3});
   EXPECT_TRUE(tenants_named(status, "job=4").empty());
   EXPECT_TRUE(tenants_named(status, "trai").empty());
+  add_tenant(status, 9, "2", "run", 1);
+  add_tenant(status, 10, "job=42", "run", 1);
+  add_tenant(status, 11, "job=43", "run", 1);
+  EXPECT_EQ(tenants_named(status, "2"), std::vector<uint64_t>{2}) << "or nobody could name the second any more";
+  EXPECT_EQ(tenants_named(status, "9"), std::vector<uint64_t>{9});
+  EXPECT_EQ(tenants_named(status, "job=42"), std::vector<uint64_t>{3});
+  EXPECT_TRUE(tenants_named(status, "job=43").empty()) << "there is no such job";
 }
 
 }  // namespace
