@@ -146,6 +146,7 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   tenancy.clients.emplace(client.id, &client);
   client.indexed.tenancy = &tenancy;
   if (tenancy.account == nullptr) {
+    state.away.erase({client.tenant, gpu.id});
     if (Account* account = known_account(state.config, gpu, client.tenant)) {
       open_account(gpu, tenancy, *account);
       take_turns_of_tenant(state, *account);  // it was away, with a debt
@@ -171,6 +172,18 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   if (!ties_as_before && !(is_on_several && is_tied_already(state, gpu, client.tenant, spread))) state.around.clear();
 }
 
+Gpus gpus_of(State& state, TenantId tenant) {
+  Gpus gpus;
+  if (const auto home = state.homes.find(tenant); home != state.homes.end()) {
+    for (const auto& [id, clients] : home->second) gpus.push_back(&state.gpus.at(id));
+  }
+  const size_t with_clients = gpus.size();
+  for (auto at = state.away.lower_bound({tenant, 0}); at != state.away.end() && at->first == tenant; ++at)
+    gpus.push_back(&state.gpus.at(at->second));
+  if (gpus.size() > with_clients) std::sort(gpus.begin(), gpus.end(), [](const Gpu* a, const Gpu* b) { return a->id < b->id; });
+  return gpus;
+}
+
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
   if (Spread* const spread = client.indexed.spread; spread != nullptr && spread->gang != nullptr) bring_back(*spread->gang);
   forget_shares(gpu, client);
@@ -180,6 +193,7 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
     if (Account* account = here->second.account) {
       account->here = nullptr;
       account->does = {};
+      state.away.insert({client.tenant, gpu.id});
       note_change(gpu.quota, *account);
       --gpu.quota.accounts_here;
     }

@@ -20,7 +20,8 @@ void hold_suspended(Context& context, Gpu& gpu);  // clients of suspended tenant
 // A client's place in the indexes by tenant; before it goes.
 void note_in_indexes(State& state, Gpu& gpu, Client& client);
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client);
-void note_gang_turns_changed(State& state);  // of all of them: whether gangs are wanted
+Gpus gpus_of(State& state, TenantId tenant);  // where it has clients, or an account
+void note_gang_turns_changed(State& state);   // of all of them: whether gangs are wanted
 // Of one tenant on a GPU.
 template <typename Change>
 void each_client(const Tenancy& tenancy, Change change) {

@@ -439,6 +439,7 @@ class State {
   PointerTable<Client> clients;                        // of all GPUs
   FlatSet<std::pair<Instant, GpuId>> wakes;            // when GPUs are to be looked at again (Gpu::wake)
   std::map<TenantId, std::map<GpuId, int64_t>> homes;  // how many clients of tenants are where
+  FlatSet<std::pair<TenantId, GpuId>> away;            // where tenants have accounts (Quota) and no clients
   std::map<GpuId, Gpu*> limited;                       // GPUs on which time is billed (Quota::limited)
   std::map<GangId, Gang> gangs;                        // kept up to date by form_gangs()
   std::map<TenantId, Spread> spread;                   // of tenants' clients that may be in gangs

@@ -22,16 +22,7 @@ Concerned only(State& state, GpuId id) {
 // Mostly there is one.
 Concerned concerned(Gpus gpus) { return gpus.size() == 1 ? Concerned(gpus.front()) : Concerned(std::move(gpus)); }
 
-// The GPUs where the tenant has clients, or an account.
-Concerned where(State& state, TenantId tenant) {
-  Gpus gpus;
-  const auto home = state.homes.find(tenant);
-  for (auto& [id, gpu] : state.gpus) {
-    const bool is_there = home != state.homes.end() && home->second.contains(id);
-    if (is_there || gpu.quota.accounts.find(tenant) != nullptr || gpu.quota.left.find(tenant) != nullptr) gpus.push_back(&gpu);
-  }
-  return concerned(std::move(gpus));
-}
+Concerned where(State& state, TenantId tenant) { return concerned(gpus_of(state, tenant)); }
 
 // Takes an event about a client into the state, as `change` says, if the client is known (an event may cross its departure).
 template <typename Change>

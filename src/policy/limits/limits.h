@@ -49,7 +49,7 @@ Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now);
 int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& account);  // of a tenant that runs now
 
 // quota_changes.cc: which accounts a step looks at
-void look_at_accounts(Context& context, Quota& quota);
+void look_at_accounts(Context& context, Gpu& gpu);
 void judge_uses(Context& context, Gpu& gpu);                                 // who runs, and who leaves gaps
 const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu);  // may_be_held(), and maybe others; in the order of tenants
 Present count_present(const Config& config, const Gpu& gpu);

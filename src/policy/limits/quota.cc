@@ -259,7 +259,10 @@ void set_left_apart(Context& context, Gpu& gpu) {
   Earnings earnings(context.config(), gpu, std::exchange(quota.left_earns, 0), quota.until);
   const bool earns = earnings.any();
   quota.left.extract_if(nullptr, [&](Account& account) {
-    if (!outlives_clients(quota, account, context.now)) return true;
+    if (!outlives_clients(quota, account, context.now)) {
+      context.state.away.erase({account.tenant, gpu.id});
+      return true;
+    }
     if (earns && account.used) earnings.add_to(account, false);
     return false;
   });
@@ -392,9 +395,13 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
   } else {
     context.state.core_limits[event.tenant] = {limit, reserved};
   }
-  for (auto& [id, gpu] : context.state.gpus) {
+  for (Gpu* const there : gpus_of(context.state, event.tenant)) {
+    Gpu& gpu = *there;
     Account* const known = known_account(context.config(), gpu, event.tenant);
-    if (known == nullptr) continue;
+    if (known == nullptr) {
+      context.state.away.erase({event.tenant, gpu.id});
+      continue;
+    }
     begin_accounts(gpu, context.now);
     Account& account = *known;
     const CoreLimit former = account.limit;

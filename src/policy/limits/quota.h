@@ -441,10 +441,11 @@ struct Quota {
   std::optional<Instant> wake;  // when they asked to be looked at
   Context* behind = nullptr;    // the step that has not brought the accounts up to date, because they may rest in it
   bool limited = false;
-  bool over_asked = false;       // their ceilings add up to more than there is; none counts as all
-  bool shares_known = false;     // they are those of the claims that there are
-  bool scaled_as_noted = false;  // the log has how reservations are scaled
-  bool full_demand = false;      // the active tenants' quotas are all of the GPU
+  bool over_asked = false;              // their ceilings add up to more than there is; none counts as all
+  bool shares_known = false;            // they are those of the claims that there are
+  std::optional<int64_t> most_of_idle;  // then: what one more would get without ceiling and reservation; none: it has to be worked out
+  bool scaled_as_noted = false;         // the log has how reservations are scaled
+  bool full_demand = false;             // the active tenants' quotas are all of the GPU
   GpuMode mode = GpuMode::kUnlimited;
   uint64_t mode_changes = 0;
   TenantId owner = 0;          // of the tenants that run one after the other: who may have the lock

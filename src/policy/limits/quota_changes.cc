@@ -94,17 +94,23 @@ static void look_at_due(Context& context, Quota& quota, const FlatMap<std::pair<
 }
 
 // Of tenants without clients here: those that owe nothing, or nothing any more.
-static void forget_gone(Context& context, Quota& quota) {
+static void forget_gone(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
   Changes& changes = quota.changes;
   std::erase_if(changes.gone, [](Account* account) { return account->here != nullptr && std::exchange(account->seen.gone, false); });
   const auto over = [&](const Account* account) { return account->here == nullptr && !outlives_clients(quota, *account, context.now); };
   if (std::none_of(changes.gone.begin(), changes.gone.end(), over)) return;
   quota.shares_known = false;
   changes.forget(over);
-  quota.accounts.extract_if(nullptr, [&](const Account& account) { return over(&account); });
+  quota.accounts.extract_if(nullptr, [&](const Account& account) {
+    const bool is_over = over(&account);
+    if (is_over) context.state.away.erase({account.tenant, gpu.id});
+    return is_over;
+  });
 }
 
-void look_at_accounts(Context& context, Quota& quota) {
+void look_at_accounts(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
   Changes& changes = quota.changes;
   const bool gangs = !context.state.gangs.empty();
   if (gangs || changes.all) {
@@ -119,7 +125,7 @@ void look_at_accounts(Context& context, Quota& quota) {
   changes.all = gangs;  // once more when they are gone
   changes.looked_at = context.now;
   quota.limited = changes.limited > 0;
-  forget_gone(context, quota);
+  forget_gone(context, gpu);
 }
 
 static void judge_turn(Context& context, Gpu& gpu, Account& account) {

@@ -177,8 +177,10 @@ void look_at_tenants(Context& context, Gpu& gpu) {
       if (clients.account == nullptr) account_of(context.state, gpu, tenant, context.now);
     }
   }
-  look_at_accounts(context, quota);
+  const bool was_limited = quota.limited;
+  look_at_accounts(context, gpu);
   set_left_apart(context, gpu);
+  if (quota.limited == was_limited) return;
   if (quota.limited) {
     context.state.limited.emplace(gpu.id, &gpu);
   } else {
@@ -263,6 +265,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   }
   IdleShares idle(sum_of_claims, sharing.borders, [&] { return sharing.claims; });
   gpu.quota.shares_known = context.state.gangs.empty();  // these even their shares out
+  gpu.quota.most_of_idle.reset();
   const auto set_idle = [&](Account& account) { set_share(config, gpu, account, in_force(account, idle.of(account)), context.now); };
   for (Account& account : gpu.quota.accounts) {
     account.shared = {account.active, account.limit.ceiling, account.limit.reserved};
@@ -326,6 +329,8 @@ class IdlePercents {
     if (!scales_) most_ = share_of_one_more(sums, percents);
   }
 
+  std::optional<int64_t> most() const { return scales_ ? std::nullopt : std::optional(most_); }
+
   int64_t of(const Account& account) {
     if (!scales_ && account.limit.reserved == 0) [[likely]]
       return std::min(account.limit.ceiling_rate(), most_);
@@ -384,6 +389,7 @@ bool set_shares_here(Context& context, Gpu& gpu) {
     each_of(quota.left.all(), [&](Account& account) { set(account, idle.of(account)); });
   }
   quota.shares_known = true;
+  quota.most_of_idle = windowed ? std::nullopt : idle.most();
   quota.scaled_as_noted = quota.scale_noted == kWholeGpu;
   if (!quota.scaled_as_noted) note_scale(context, gpu);
   quota.changes.counted.reset();
@@ -398,6 +404,19 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   return true;
 }
 
+// Where those of all others are known, and stay. False: more than a ceiling is to be known of one of them.
+bool set_shares_of_left(const Config& config, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  if (!quota.most_of_idle || is_windowed(config, gpu)) return false;
+  const int64_t most = *quota.most_of_idle;
+  bool all = true;
+  each_of(quota.left.all(), [&](Account& account) {
+    all &= account.limit.reserved == 0;
+    account.quota = std::min(account.limit.ceiling_rate(), most);
+  });
+  return all;
+}
+
 }  // namespace
 
 void settle_shares(Context& context, const Gpus& gpus) {
@@ -407,7 +426,8 @@ void settle_shares(Context& context, const Gpus& gpus) {
     Gpu& gpu = *settled;
     if ((!gpu.quota.limited && context.state.core_limits.empty()) || gpu.quota.behind != nullptr) continue;
     look_at_tenants(context, gpu);
-    if (context.state.gangs.empty() && gpu.quota.shares_known && !gpu.quota.left_settles) {  // else all are worked out anew
+    const bool known = context.state.gangs.empty() && gpu.quota.shares_known;
+    if (known && (!gpu.quota.left_settles || set_shares_of_left(context.config(), gpu))) {  // else all are worked out anew
       if (!gpu.quota.scaled_as_noted && context.config().scheduling_mode.scales) note_scale(context, gpu);
       continue;
     }

@@ -400,6 +400,20 @@ Broken check_contention(const State& state, const Gpu& gpu) {
   return std::nullopt;
 }
 
+bool knows_accounts_without_clients(const State& state) {
+  std::ptrdiff_t away = 0;
+  for (const auto& [id, gpu] : state.gpus) {
+    for (const Accounts* accounts : {&gpu.quota.accounts, &gpu.quota.left}) {
+      for (const Account& account : *accounts) {
+        if (account.here != nullptr) continue;
+        if (!state.away.contains({account.tenant, id})) return false;
+        ++away;
+      }
+    }
+  }
+  return away == std::distance(state.away.begin(), state.away.end());
+}
+
 }  // namespace
 
 std::optional<std::string> check_invariants(const State& state) {
@@ -408,6 +422,7 @@ std::optional<std::string> check_invariants(const State& state) {
   if (state.limited.size() != static_cast<size_t>(std::count_if(state.gpus.begin(), state.gpus.end(),
                                                                 [](const auto& entry) { return entry.second.quota.limited; })))
     return "the GPUs with limits are not all known";
+  if (!knows_accounts_without_clients(state)) return "it is not known where tenants without clients have accounts";
   for (const auto& [id, gpu] : state.gpus) {
     if (gpu.quota.behind != nullptr) return "the accounts of GPU " + std::to_string(id) + " wait for a step that has ended";
     if (gpu.quota.limited && !state.limited.contains(id)) return "the limits of GPU " + std::to_string(id) + " are not known";
