@@ -309,7 +309,7 @@ struct Sent {
   };
   uint32_t waiters = 0, memory_waiters = 0;  // these and the cost: with this grant
   Duration cost = 0;
-  Rules rules;
+  std::optional<Rules> rules;  // none yet: a client that has not heard them counts as held
   std::optional<Bytes> ceiling;
 
   void grant_ends() { waiters = memory_waiters = 0, cost = 0; }

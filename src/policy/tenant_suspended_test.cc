@@ -69,7 +69,7 @@ TEST_F(TenantSuspensions, MembersOfAGangAreToldThatTheyWaitWithoutAScheduler) {
   feed(GpuAppeared{1, 16 * kGiBs});
   const auto join_tenant = [&](ClientId client, GpuId gpu) { feed(ClientJoined{client, gpu, 7, 0, {kGiBs, 0, 0}, true, false, true}); };
   join_tenant(1, 0);
-  EXPECT_EQ(held, Told{}) << "on one GPU";
+  EXPECT_EQ(held, (Told{{1, false}})) << "on one GPU: each is told once, whatever it is";
   join_tenant(2, 1);
   EXPECT_EQ(held, (Told{{1, true}, {2, true}}));
   feed(ClientLeft{2, true, false});

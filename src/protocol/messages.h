@@ -420,7 +420,7 @@ inline constexpr uint32_t kLimitedAll = kLimitedCompute;
 inline constexpr uint32_t kIdleReleaseUsMax = 10'000'000;
 
 // Sent to a client that holds the lock when it begins or ceases to have waiters. The first three fields are of the turn and end with it.
-// The others stay in force, beyond turns, until the next Contention or the end of the connection (0 at its begin): they are sent when they
+// The others stay in force, beyond turns, until the next Contention or the end of the connection: they are sent at its begin and when they
 // change, to a client without the lock too, not with each grant.
 struct Contention {
   uint32_t waiters;          // clients that wait for this GPU
@@ -434,7 +434,7 @@ struct Contention {
   uint32_t pause_us;  // once idle for this long it may send LockPaused instead of releasing the lock; 0 = it may not; at most
                       // kIdleReleaseUsMax
   // Since version 3.
-  uint8_t held;  // 1: without a scheduler it waits for the next one. 0: it need not, if all its memory is on the GPU
+  uint8_t held;  // 1, or before the first: without a scheduler it waits for the next one. 0: it need not, if all its memory is on the GPU
   uint8_t reserved_too[7];
 };
 

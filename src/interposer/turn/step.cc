@@ -106,8 +106,8 @@ struct Handler {
     turn.grant = {event.epoch, 0};
     turn.budget_sequence = 0;
     turn.tells_if_held = event.tells_if_held;
-    turn.held = false;
-    nobody_waits(turn, at, false);  // the scheduler says anew who does
+    turn.held = event.tells_if_held;  // until it has said so
+    nobody_waits(turn, at, false);    // the scheduler says anew who does
     turn.wish.requested = event.wish_told;
     if (growth_wanted(turn) > 0) at.add(MemoryReportDue{});  // the request anew
   }

@@ -77,7 +77,7 @@ struct Turn {
   bool context = false;      // the program has a context on this GPU
   bool gang_runs = false;
   bool tells_if_held = false;  // the last scheduler did
-  bool held = false;           // without one, this client waits for the next
+  bool held = false;           // without one, this client waits for the next; also until the scheduler has said whether it is to
   bool cancel_load = false;
   uint64_t prefetch = 0;         // memory comes in without the lock, for this one; 0: none does
   bool prefetch_wanted = false;  // it is to go on

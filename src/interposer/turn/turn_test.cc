@@ -337,11 +337,26 @@ TEST(TurnAlone, TheNextSchedulerSaysAnewWhetherItIsHeld) {
   lose_scheduler(turn);
   turn.take(Registering{true});
   turn.take(Connected{9, true, true});
+  turn.take(protocol::Contention{});
   turn.take(Disconnected{});
   turn.now += 20 * kMs;
   turn.take(Registering{true});
   turn.take(Registering{.begins = false, .nobody_listens = true});
   EXPECT_TRUE(turn.take(GoesOnAlone{70}).agreed);
+}
+
+// Killed between the registration and its word that the client is held, which it need not be.
+TEST(TurnAlone, WaitsWhereTheSchedulerWasGoneBeforeItSaidWhetherItIsHeld) {
+  TestTurn turn;
+  lose_scheduler(turn);
+  turn.take(Registering{true});
+  turn.take(Connected{9, true, true});
+  turn.take(Disconnected{});
+  turn.now += 20 * kMs;
+  turn.take(Registering{true});
+  turn.take(Registering{.begins = false, .nobody_listens = true});
+  EXPECT_FALSE(turn.take(GoesOnAlone{70}).agreed);
+  EXPECT_FALSE(turn.gate_open);
 }
 
 TEST(TurnCrossings, AGrantOfTheFormerSchedulerBeginsNoTurn) {

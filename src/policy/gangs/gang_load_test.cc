@@ -144,7 +144,7 @@ struct GangThatGrows : Step {
 TEST_F(GangThatGrows, WaitsForMemoryBesideOneOfItsTenant) {
   come(1, 1, 7, 1, 10 * kGiB);
   comes_in_vain();
-  EXPECT_FALSE(state->find(3)->sent.rules.gang_runs) << "it may allocate without the lock";
+  EXPECT_FALSE(state->find(3)->sent.rules->gang_runs) << "it may allocate without the lock";
   ask();
   EXPECT_TRUE(is_out()) << "it would ask for the same, and be dropped for it";
   feed(ClientLeft{1, true});
@@ -172,7 +172,7 @@ TEST_F(GangThatGrows, OnOneGpuWaitsBesideOneOfItsTenantToo) {
   feed(SwapProgressed{3, false, true, false, grants[3], 0, 0, {0, 0, 0}});
   ASSERT_TRUE(find<SendDrop>(grow(3, 6 * kGiB), 3));
   feed(LockReleased{3, grants[3], {0, 0, 0}, false});
-  EXPECT_FALSE(state->find(3)->sent.rules.gang_runs);
+  EXPECT_FALSE(state->find(3)->sent.rules->gang_runs);
   feed(LockRequested{3});
   EXPECT_FALSE(state->find(3)->holds_lock());
 }

@@ -378,9 +378,10 @@ Broken check_contention(const State& state, const Gpu& gpu) {
   for (const auto& [id, client] : gpu.clients) {
     const Gang* gang = gang_of(state, client);
     const bool gang_runs = gang != nullptr && others_run(state, client);
-    if (client.sent.rules.held != (gpu.quota.limited || gang != nullptr || state.suspended.contains(client.tenant)))
+    if (!client.sent.rules) return fault(client, "was not told whether it waits without a scheduler");
+    if (client.sent.rules->held != (gpu.quota.limited || gang != nullptr || state.suspended.contains(client.tenant)))
       return fault(client, "was told otherwise whether it waits without a scheduler");
-    if (client.sent.rules.gang_runs != gang_runs) return fault(client, "was told otherwise whether its gang runs");
+    if (client.sent.rules->gang_runs != gang_runs) return fault(client, "was told otherwise whether its gang runs");
     if (!client.holds_lock()) continue;
     Contenders others;
     if (gang == nullptr) {

@@ -267,6 +267,11 @@ void World::deliver(const Action& action) {
   const auto found = players_.find(client_of(action));
   if (found == players_.end() || !found->second.alive) return;
   Player& player = found->second;
+  // The first word, where it is what a player takes for granted.
+  if (const auto* word = std::get_if<SendContention>(&action); word != nullptr && !std::exchange(player.told, true)) {
+    const bool is_news = word->waiters > 0 || word->limited || word->idle_release > 0 || word->gang_runs || word->pause > 0 || word->held;
+    if (!is_news) return;
+  }
   if (const auto* lock = std::get_if<SendLock>(&action)) {
     player.granted_last = lock->grant;
     player.budgets_in_flight.emplace(lock->grant, lock->budget);

@@ -62,6 +62,7 @@ struct Player {
   Duration swap_cost = 0;  // as told with it
   Instant idling_since = 0;
   bool gang_runs = false;  // others of its gang have the lock: it gets it before it grows
+  bool told = false;       // it has had its first SendContention
   uint64_t request = 0;    // last growth request
   bool growing = false;    // waits for its answer
   std::optional<Instant> running_since;
