@@ -51,8 +51,9 @@ std::string words_of(const policy::Action& action) {
                                a.budget_sequence);
           },
           [](const SendDrop& a) {
-            return fmt::format("client {} is to give the GPU up (grant {}){}", a.client, a.grant,
-                               a.together ? fmt::format(", together with others (attempt {})", a.attempt) : std::string());
+            return fmt::format("client {} is to give the GPU up (grant {}){}{}", a.client, a.grant,
+                               a.together ? fmt::format(", together with others (attempt {})", a.attempt) : std::string(),
+                               a.tells_end ? ", and may say when its work is about to end" : "");
           },
           [](const SendKeep& a) { return fmt::format("client {} keeps the GPU after all (grant {})", a.client, a.grant); },
           [](const SendEvict& a) { return fmt::format("client {} is to move {} out (eviction {})", a.client, bytes(a.bytes), a.eviction); },

@@ -241,6 +241,8 @@ struct Drain {
   Instant asked_at = 0;
   DrainStep step = DrainStep::kAlone;
   uint64_t attempt = 0;
+  bool tells_end = false;  // it was asked for that
+  bool ends_soon = false;  // its answer
   Instant drained_at = 0;
   Duration took = 0;  // its last that ended while nobody went on for its sake: so long its own work takes to end
   Backoff backoff;

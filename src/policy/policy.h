@@ -156,6 +156,12 @@ struct Drained {
   GrantId grant;
   uint64_t attempt;  // SendDrop::attempt that it answers
 };
+// The answer to SendDrop::tells_end: its work is about to end. It keeps the lock until LockReleased, and no turn waits for that.
+struct EndsSoon {
+  ClientId client;
+  GrantId grant;
+  uint64_t attempt;  // SendDrop::attempt that it answers
+};
 // It keeps the lock; ask again later (backoff).
 struct DrainFailed {
   ClientId client;
@@ -256,9 +262,9 @@ struct AccountKept {
 struct Tick {};  // the deadline of next_deadline has come
 
 using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, MemoryHeld,
-                           LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed,
-                           MemoryBelieved, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantSuspended, TenantTurns,
-                           ClientShares, ClientProgressed, AccountKept, Tick>;
+                           LockRequested, LockReleased, LockPaused, LockResumed, Drained, EndsSoon, DrainFailed, MemoryChanged,
+                           SwapProgressed, MemoryBelieved, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantSuspended,
+                           TenantTurns, ClientShares, ClientProgressed, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.
@@ -269,11 +275,13 @@ struct SendLock {
   uint64_t budget_sequence;
 };
 // together: it is to tell when its work has ended (Drained), and to keep the lock until SendKeep, or a SendDrop that is not `together`.
+// tells_end: it may tell that its work is about to end (EndsSoon).
 struct SendDrop {
-  ClientId client;
-  GrantId grant;
+  ClientId client = 0;
+  GrantId grant = 0;
   bool together = false;
   uint64_t attempt = 0;  // counts up for each client
+  bool tells_end = false;
 };
 // After a SendDrop with `together`: it goes on as if it had not been asked.
 struct SendKeep {

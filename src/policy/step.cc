@@ -139,6 +139,10 @@ Concerned take(Context& context, const Drained& e) {
   return take_of(context, e.client, [&](Gpu&, Client& client) { take_drained(context, client, e); });
 }
 
+Concerned take(Context& context, const EndsSoon& e) {
+  return take_of(context, e.client, [&](Gpu&, Client& client) { take_ends_soon(client, e); });
+}
+
 Concerned take(Context& context, const DrainFailed& e) {
   return take_of(context, e.client, [&](Gpu&, Client& client) {
     if (client.grant == e.grant) drain_failed(context, client);

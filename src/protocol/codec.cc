@@ -137,7 +137,7 @@ Result<void> check(const LockPaused& message) {
 
 template <>
 Result<void> check(const DropLock& message) {
-  return check_flag("together", message.together);
+  return all_of([&] { return check_flag("together", message.together); }, [&] { return check_flag("tells_end", message.tells_end); });
 }
 
 template <>
@@ -325,13 +325,10 @@ struct FormerSize {
 };
 
 constexpr FormerSize kFormerSizes[] = {
-    {MessageType::kRegistered, 1, offsetof(Registered, release)},
-    {MessageType::kContention, 1, offsetof(Contention, gang_runs)},
-    {MessageType::kContention, 2, offsetof(Contention, held)},
-    {MessageType::kLockReleased, 2, offsetof(LockReleased, submissions)},
-    {MessageType::kLockPaused, 2, offsetof(LockPaused, submissions)},
-    {MessageType::kSwapProgress, 1, offsetof(SwapProgress, unchanged)},
-    {MessageType::kAskMps, 2, offsetof(AskMps, group)},
+    {MessageType::kRegistered, 1, offsetof(Registered, release)},         {MessageType::kDropLock, 2, offsetof(DropLock, tells_end)},
+    {MessageType::kContention, 1, offsetof(Contention, gang_runs)},       {MessageType::kContention, 2, offsetof(Contention, held)},
+    {MessageType::kLockReleased, 2, offsetof(LockReleased, submissions)}, {MessageType::kLockPaused, 2, offsetof(LockPaused, submissions)},
+    {MessageType::kSwapProgress, 1, offsetof(SwapProgress, unchanged)},   {MessageType::kAskMps, 2, offsetof(AskMps, group)},
 };
 
 size_t payload_bytes_in(const Format& format, uint16_t version) {

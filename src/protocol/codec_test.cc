@@ -42,9 +42,10 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(About{"1.2"})),
       bytes_of(encode(Refused{"no", 1, {}})),
       bytes_of(encode(LockOk{{1, 2}, 3, 4})),
-      bytes_of(encode(DropLock{{1, 2}, 3, 1, {}})),
+      bytes_of(encode(DropLock{{1, 2}, 3, 1, {}, 0, {}})),
       bytes_of(encode(KeepLock{{1, 2}})),
       bytes_of(encode(Drained{{1, 2}, 3})),
+      bytes_of(encode(EndsSoon{{1, 2}, 3})),
       bytes_of(encode(LockPaused{{1, 2}, 3, 4})),
       bytes_of(encode(LockResumed{{1, 2}})),
       bytes_of(encode(KeepsMemory{"it called a new function"})),
@@ -149,6 +150,9 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kDrained:
       outcome = check(decode<Drained>(packet));
+      break;
+    case MessageType::kEndsSoon:
+      outcome = check(decode<EndsSoon>(packet));
       break;
     case MessageType::kWaitForMem:
       outcome = check(decode<WaitForMem>(packet));
@@ -344,6 +348,7 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.unswappable = 11; }).find("unswappable"), std::string::npos);
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.allocated = UINT64_MAX; }).find("allocated"), std::string::npos);
   EXPECT_NE(refusal(DropLock{}, [](DropLock& m) { m.together = 2; }).find("together"), std::string::npos);
+  EXPECT_NE(refusal(DropLock{}, [](DropLock& m) { m.tells_end = 2; }).find("tells_end"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.direction = 3; }).find("direction"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.copied = 65; }).find("copied"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);

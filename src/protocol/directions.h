@@ -18,9 +18,9 @@ using OpeningMessages = Messages<Register, AskMps, AskOwn>;
 using OpeningAnswers = Messages<Registered, TenantUse, MpsGroup, OwnReport>;
 
 // A registered client's.
-using ClientMessages = Messages<ReqLock, LockReleased, LockPaused, LockResumed, Drained, MemUpdate, SwapProgress, AskWhyWaiting, Progress,
-                                About, KeepsMemory, Import, Exported, ImportClosed, ExportEnded, ArenaRequest, ArenaReturned, ArenaShrunk,
-                                ArenaHeld, AskHeadroom, HeadroomReturned, HeadroomTaken>;
+using ClientMessages = Messages<ReqLock, LockReleased, LockPaused, LockResumed, Drained, EndsSoon, MemUpdate, SwapProgress, AskWhyWaiting,
+                                Progress, About, KeepsMemory, Import, Exported, ImportClosed, ExportEnded, ArenaRequest, ArenaReturned,
+                                ArenaShrunk, ArenaHeld, AskHeadroom, HeadroomReturned, HeadroomTaken>;
 // The scheduler's, to a registered client.
 using SchedulerMessages = Messages<LockOk, DropLock, KeepLock, WaitForMem, MemAvailable, Evict, UpdateLimit, Contention, Prefetch,
                                    AskProgress, WhyWaiting, ExportWanted, Imported, ImportInherited, PrepareSwap, ArenaSegment,

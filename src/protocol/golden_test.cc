@@ -80,6 +80,7 @@ void each_message(Visit visit) {
   visit(LockPaused{.grant = grant, .used_ns = 0x1122334455, .submissions = 0x334455});
   visit(LockResumed{.grant = grant});
   visit(KeepsMemory{.why = "it called a new function"});
+  visit(EndsSoon{.grant = grant, .attempt = k(3)});
   visit(Progress{.question = k(1), .submissions = 0x1122334455});
   visit(AskMps{.reserved = k(1), .group = "a-group"});
   visit(MpsGroup{.state = 2, .reserved = {}, .directory = "a directory", .reason = "a reason"});
@@ -105,7 +106,7 @@ void each_message(Visit visit) {
   visit(About{.release = "4.5.6"});
   visit(Refused{.reason = "a reason", .barred = 1, .reserved = {}});
   visit(LockOk{.grant = grant, .budget = k(3), .budget_sequence = k(4)});
-  visit(DropLock{.grant = grant, .attempt = k(3), .together = 1, .reserved = {}});
+  visit(DropLock{.grant = grant, .attempt = k(3), .together = 1, .reserved = {}, .tells_end = 1});
   visit(WaitForMem{.request = k(1)});
   visit(MemAvailable{.request = k(1), .granted = 1, .reserved = {}, .budget = k(2), .budget_sequence = k(3)});
   visit(Evict{.eviction = k(1), .bytes = k(2)});

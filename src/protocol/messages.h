@@ -16,6 +16,7 @@
 //   client: ReqLock                        scheduler: LockOk(grant, budget) now or later; LockOk again, same grant, when the budget changes
 //   client: runs; MemUpdate when its memory changes; SwapProgress while it moves memory
 //   scheduler: DropLock(grant)             client: LockReleased(grant, dropped) once its GPU work is done, or (not_drained): lock kept
+//          before that EndsSoon(grant), where DropLock asks for it and it knows when that will be
 //   scheduler: DropLock(grant, together)   client: Drained once its GPU work is done, or LockReleased(not_drained); it keeps the
 //                                          lock and its gate closed until the scheduler says KeepLock (go on), or DropLock without
 //                                          `together`
@@ -90,6 +91,7 @@ enum class MessageType : uint16_t {
   kAskMps = 20,
   kAskOwn = 21,
   kProgress = 22,
+  kEndsSoon = 23,
   // scheduler to client
   kRegistered = 64,
   kRefused = 65,
@@ -232,6 +234,9 @@ struct DropLock {
   uint64_t attempt;  // counts up; Drained repeats it
   uint8_t together;  // 1: other clients of the tenant leave their GPUs at the same time, none before all have drained
   uint8_t reserved[7];
+  // since version 3
+  uint8_t tells_end;  // 1: EndsSoon is wanted; never with `together`
+  uint8_t reserved_too[7];
 };
 
 struct KeepLock {
@@ -239,6 +244,14 @@ struct KeepLock {
 };
 
 struct Drained {
+  Grant grant;
+  uint64_t attempt;  // of the last DropLock
+};
+
+// After a DropLock that asks for it (tells_end): its GPU work ends in about the time that it takes until another client's first work is on
+// the GPU (docs/adr/0021), so the next turn may begin, if its client may run beside this one. LockReleased follows as ever. Since
+// version 3.
+struct EndsSoon {
   Grant grant;
   uint64_t attempt;  // of the last DropLock
 };

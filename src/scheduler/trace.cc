@@ -85,6 +85,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockReleased, client, grant, memory, early, i
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockPaused, client, grant, used, work)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockResumed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Drained, client, grant, attempt)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EndsSoon, client, grant, attempt)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DrainFailed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryChanged, client, memory, budget, budget_sequence, wanted, request)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory, unmoved, ahead,
@@ -118,7 +119,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientGlimpse, client, gpu, tenant, state, in
                                    held)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendLock, client, grant, budget, budget_sequence)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendDrop, client, grant, together, attempt)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SendDrop, client, grant, together, attempt, tells_end)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendKeep, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendEvict, client, eviction, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SendWait, client, request)
@@ -144,11 +145,10 @@ using Json = nlohmann::json;
 
 // In the order of policy::Event.
 constexpr const char* kEventNames[] = {
-    "GpuAppeared",       "ForeignMemory",  "HostMemory",    "ClientJoined",   "ClientOverhead", "ClientLeft",
-    "ClientMemoryFreed", "MemoryHeld",     "LockRequested", "LockReleased",   "LockPaused",     "LockResumed",
-    "Drained",           "DrainFailed",    "MemoryChanged", "SwapProgressed", "MemoryBelieved", "ConfigChanged",
-    "ComputeLimit",      "TenantPriority", "TenantEnds",    "TenantPaused",   "TenantTurns",    "ClientShares",
-    "ClientProgressed",  "AccountKept",    "Tick"};
+    "GpuAppeared", "ForeignMemory", "HostMemory",     "ClientJoined",   "ClientOverhead",   "ClientLeft",   "ClientMemoryFreed",
+    "MemoryHeld",  "LockRequested", "LockReleased",   "LockPaused",     "LockResumed",      "Drained",      "EndsSoon",
+    "DrainFailed", "MemoryChanged", "SwapProgressed", "MemoryBelieved", "ConfigChanged",    "ComputeLimit", "TenantPriority",
+    "TenantEnds",  "TenantPaused",  "TenantTurns",    "ClientShares",   "ClientProgressed", "AccountKept",  "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 // What traces of release 0.2 lack, as it was there.

@@ -180,13 +180,15 @@ TEST(Limits, ABusyProgramKeepsTheGpu) {
 // would take their time.
 TEST(Limits, LittleIsInFlightAtADropHoweverItWasSubmitted) {
   Stage stage;
-  ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .drop_every = 100ms});
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .drop_every = 100ms, .tells_end = true});
   Child& child = stage.start("eager", {"bursts", "--work", "8000", "--units", std::to_string(scaled(40, 20)), "--rounds", "1"});
   stage.expect_success(child);
   auto dropped = scheduler.releases(ReleaseReason::kDropped);
   ASSERT_GE(dropped.size(), kSlowness == 1 ? size_t{8} : size_t{3});
   std::sort(dropped.begin(), dropped.end(), [](const auto& a, const auto& b) { return a.drain_ns < b.drain_ns; });
-  std::cout << dropped.size() << " drops; drained in " << dropped[dropped.size() / 2].drain_ns / 1000 << " us\n";
+  std::cout << dropped.size() << " drops; drained in " << dropped[dropped.size() / 2].drain_ns / 1000 << " us; of "
+            << scheduler.told_ahead() << " the end was told ahead\n";
+  EXPECT_GT(scheduler.told_ahead(), 0);
   if (kSlowness == 1) {
     EXPECT_LT(dropped[dropped.size() / 2].drain_ns, 60'000'000) << "of the one in the middle";
   }

@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import answers, calls, conformance, deaths, deaths_mps, host, interactive, mission, programs, quota, servers, several_gpus, sharing, steady, swap, trace, training, trust_groups, unchanged
+from checks import answers, calls, conformance, deaths, deaths_mps, hand_over, host, interactive, mission, programs, quota, servers, several_gpus, sharing, steady, swap, trace, training, trust_groups, unchanged
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -51,6 +51,7 @@ CHECKS = {
     "quota": (quota.quota, 360),  # --plan full: 1050, bursty: 180, drift among it; a plan leaves rows out rather than pass --budget
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
     "steady": (steady.steady_check, 240),  # --plan full: 420
+    "hand_over": (hand_over.hand_over, 130),
     "sharing": (sharing.sharing, 360),  # --rows auto: 280
     "co_run": (training.co_run, 260),
     "torch_train": (training.torch_train, 480),

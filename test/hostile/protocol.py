@@ -30,7 +30,7 @@ LAYOUTS = {
     "MpsGroup": "state:B reserved:7s directory:128s reason:256s",
     "OwnReport": "bytes:Q",
     "LockOk": "epoch:Q grant:Q budget:Q budget_sequence:Q",
-    "DropLock": "epoch:Q grant:Q attempt:Q together:B reserved:7s",
+    "DropLock": "epoch:Q grant:Q attempt:Q together:B reserved:7s tells_end:B reserved_too:7s",
     "Evict": "eviction:Q bytes:Q",
     "RecallHeadroom": "recall:Q bytes:Q",
 }

@@ -15,12 +15,12 @@ namespace {
 constexpr uint32_t kIntervalMax = 1024;
 constexpr uint32_t kIntervalFirst = 16;  // of all threads together
 struct Spacing {
-  float low_ms, high_ms;
+  int64_t low_ns, high_ns;
 };
-constexpr Spacing kSpacing{5, 15};
+constexpr Spacing kSpacing{5'000'000, 15'000'000};
 // Half as much cost PyTorch models under limits of 25 % each 7 % of their work on an H200: the host was not far enough ahead of the GPU to
 // have the next kernels there in time where they are short. Twice as much gave nothing more.
-constexpr Spacing kSpacingLimited{2, 6};
+constexpr Spacing kSpacingLimited{2'000'000, 6'000'000};
 constexpr int64_t kHoldLeast_ns = 5'000'000;
 constexpr int64_t kHoldMost_ns = 2'000'000'000;
 constexpr int64_t kPause_ns = 50'000;
@@ -80,6 +80,11 @@ void Pacer::hold(bool limited) {
   submitted_to_ = nullptr;
 }
 
+int64_t Pacer::work_ends_at() {
+  const bool known = rings_[0] != nullptr && contexts_destroyed_ == process_.contexts.destroyed();  // else its events may be gone
+  return known ? rings_[0]->work_ends_at() : 0;
+}
+
 // ---- one ring ----
 
 Ring::Ring(Process& process, cuda::CUcontext context, unsigned long long id, uint32_t contexts_destroyed)
@@ -114,6 +119,7 @@ bool Ring::prepare() {
 void Ring::submitted(cuda::CUstream stream, bool limited) {
   if (limited && recorded_ == 0) interval_ = 1;  // until it is known how long they take
   if (++count_ < interval_) return;
+  stretches_[recorded_ % kEvents] = {count_, process_.gate.closures()};
   count_ = 0;
   CapturesHeldOff held_off(process_.captures);
   if (!held_off || !prepare()) return;
@@ -147,6 +153,7 @@ cuda::CUresult Ring::query(cuda::CUevent event) {
 
 // False: not within the time.
 bool Ring::wait_for(cuda::CUevent event, bool limited) {
+  not_yet_ns_ = 0;
   if (query(event) != cuda::CUDA_ERROR_NOT_READY) return true;
   const Held counted;
   const int64_t started = now_ns();
@@ -154,6 +161,7 @@ bool Ring::wait_for(cuda::CUevent event, bool limited) {
   for (;;) {
     const int64_t threads = Held::count();
     if (now_ns() - started >= std::min(alone * threads, kHoldMost_ns) || process_.captures.capturing()) return false;
+    not_yet_ns_ = now_ns();
     sleep_ns(kPause_ns * std::min(threads, kPausesMost));
     if (query(event) != cuda::CUDA_ERROR_NOT_READY) return true;
   }
@@ -178,14 +186,49 @@ void Ring::hold(bool limited) {
   look_at_probe();
   if (!done && process_.captures.capturing()) return;
   held(limited, !done);
-  if (!done || recorded_ < 3) return;
-  float spacing_ms = 0;
-  if (real_driver().cuEventElapsedTime(&spacing_ms, events_[recorded_ % kEvents], before_last) != cuda::CUDA_SUCCESS) return;
+  if (!done) return work_end_.lost();
+  const int64_t spacing_ns = spacing_before(recorded_ - 2);
+  note_done(recorded_ - 2, spacing_ns);
+  if (spacing_ns < 0) return;
   const Spacing wanted = limited ? kSpacingLimited : kSpacing;
-  if (spacing_ms > wanted.high_ms) interval_ = std::max(1u, interval_ / 2);
-  if (spacing_ms < wanted.low_ms) interval_ = std::min(kIntervalMax, interval_ * 2);
-  const auto two_stretches_ns = static_cast<int64_t>(2e6F * std::min(spacing_ms, 1e6F));
-  hold_ns_ = std::min(std::max(two_stretches_ns, kHold_ns), 2 * hold_ns_);
+  if (spacing_ns > wanted.high_ns) interval_ = std::max(1u, interval_ / 2);
+  if (spacing_ns < wanted.low_ns) interval_ = std::min(kIntervalMax, interval_ * 2);
+  hold_ns_ = std::min(std::max(2 * spacing_ns, kHold_ns), 2 * hold_ns_);
+}
+
+// ---- when its work ends ----
+
+// What the GPU took to an event from the one before it, both of which are done; negative: that is not known.
+int64_t Ring::spacing_before(uint32_t number) {
+  constexpr float kMost_ms = 1e6F;
+  float spacing_ms = 0;
+  if (number == 0) return -1;
+  const cuda::CUevent former = events_[(number - 1) % kEvents], event = events_[number % kEvents];
+  if (real_driver().cuEventElapsedTime(&spacing_ms, former, event) != cuda::CUDA_SUCCESS) return -1;
+  return static_cast<int64_t>(std::min(spacing_ms, kMost_ms) * 1e6F);
+}
+
+void Ring::note_done(uint32_t number, int64_t spacing_ns) {
+  if (noted_ > number) return;
+  noted_ = number + 1;
+  const Stretch& stretch = stretches_[number % kEvents];
+  // While the gate was closed the GPU did nothing for it.
+  const bool at_once = number > 0 && stretches_[(number - 1) % kEvents].closures == stretch.closures;
+  work_end_.done({not_yet_ns_, now_ns(), at_once ? std::max<int64_t>(spacing_ns, 0) : 0, stretch.submissions});
+}
+
+int64_t Ring::work_ends_at() {
+  if (recorded_ < 3 || noted_ + 1 < recorded_) return 0;
+  const uint32_t last = recorded_ - 1;
+  if (noted_ == last && count_ > 0) {  // else the last event is what the work ends with
+    const int64_t looked = now_ns();
+    if (query(events_[last % kEvents]) == cuda::CUDA_ERROR_NOT_READY) {
+      not_yet_ns_ = looked;
+    } else {
+      note_done(last, spacing_before(last));
+    }
+  }
+  return work_end_.at_ns(count_ + (noted_ == recorded_ ? 0 : stretches_[last % kEvents].submissions));
 }
 
 }  // namespace nvshare::interposer

@@ -24,6 +24,7 @@
 #include <cstdint>
 
 #include "cuda/driver_api.h"
+#include "interposer/gate/work_end.h"
 #include "interposer/gate/work_seen.h"
 
 namespace nvshare::interposer {
@@ -44,6 +45,9 @@ class Ring {
   // Outside the gate: waits for earlier work if too much is in flight.
   void hold(bool limited);
 
+  // When what is in flight will have ended, as far as that can be told; 0: not known.
+  int64_t work_ends_at();
+
   bool is_of(cuda::CUcontext context, unsigned long long id) const { return context_ == context && id_ == id; }
   cuda::CUcontext context() const { return context_; }
 
@@ -54,6 +58,8 @@ class Ring {
   void look_at_probe();
   cuda::CUresult query(cuda::CUevent event);
   bool wait_for(cuda::CUevent event, bool limited);
+  void note_done(uint32_t number, int64_t spacing_ns);
+  int64_t spacing_before(uint32_t number);
   void held(bool limited, bool in_vain);
 
   Process& process_;
@@ -65,6 +71,14 @@ class Ring {
   uint32_t recorded_ = 0;  // events so far; event n is events_[n % kEvents]
   uint32_t count_ = 0;     // submissions since the last event
   uint32_t interval_;      // submissions between events
+  struct Stretch {
+    uint32_t submissions = 0;
+    uint32_t closures = 0;  // Gate::closures() at its end
+  };
+  Stretch stretches_[kEvents];  // that the events end
+  WorkEnd work_end_;
+  uint32_t noted_ = 0;      // events that work_end_ knows of
+  int64_t not_yet_ns_ = 0;  // when the event that is waited for was last seen not to be done; 0: not seen
   bool hold_wanted_ = false;
   bool held_in_vain_ = false;
   int64_t hold_ns_ = kHold_ns;  // the next, without a limit, were no other thread held
@@ -84,6 +98,8 @@ class Pacer {
   void submitted(cuda::CUstream stream, bool limited);
   // Outside the gate: waits for earlier work if too much is in flight.
   void hold(bool limited);
+  // When what the thread has in flight in the context that it submitted to last will have ended; 0: not known.
+  int64_t work_ends_at();
 
   static WorkSeen& work_seen();
   static void reset_after_fork();

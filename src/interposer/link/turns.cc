@@ -58,6 +58,7 @@ void Turns::show() {
   signs.draining_.store(turn_.phase == turn::Phase::kDraining, std::memory_order_release);
   signs.gang_runs_.store(turn_.gang_runs, std::memory_order_release);
   signs.memory_waiters_.store(turn_.idle.terms().memory_waiters, std::memory_order_relaxed);
+  signs.end_wanted_.store(turn_.connected && turn::may_tell_end(turn_), std::memory_order_relaxed);
   signs.hurried_.store(turn_.connected && turn_.idle.terms().limited, std::memory_order_relaxed);
 }
 

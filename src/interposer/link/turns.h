@@ -32,6 +32,8 @@ class TurnSigns {
   bool others_wait_for_memory() const { return memory_waiters_.load(std::memory_order_relaxed) > 0; }
   // Under a compute limit, where each hand-over counts: a message that comes in may open the gate.
   bool hurried() const { return hurried_.load(std::memory_order_relaxed); }
+  // The gate is closed for a drain, and the scheduler may be told ahead when the work ends.
+  bool end_wanted() const { return end_wanted_.load(std::memory_order_relaxed); }
   // A thread that waited for the lock submits now.
   void used_from(int64_t now_ns) {
     int64_t none = 0;
@@ -50,6 +52,7 @@ class TurnSigns {
   std::atomic<bool> gang_runs_{false};
   std::atomic<uint32_t> memory_waiters_{0};
   std::atomic<bool> hurried_{false};
+  std::atomic<bool> end_wanted_{false};
   std::atomic<int64_t> first_use_ns_{0};  // in this turn; 0: not yet
   std::atomic<int64_t> first_submitted_ns_{0};
 };

@@ -244,12 +244,31 @@ void Process::green_context_left(CUcontext context) {
 
 // ---- gate ----
 
+// The gate was closed for a drain, and this thread has submitted what is in flight, or part of it: it has nothing else to do, and knows by
+// its events when that will end. (Where other threads' work ends later, others' turns begin beside it; turn::step then tells it no more.)
+void Process::tell_end_of_work(Device& device, uint32_t flags) {
+  constexpr int64_t kLook_ns = 100'000;  // a wait takes up to that much longer than asked for
+  const Mark* const mark = Gate::mark();
+  if (mark == nullptr || mark->pacer == nullptr) return;
+  while (gate.flags() == flags && device.turns().signs.end_wanted()) {
+    const int64_t ends = mark->pacer->work_ends_at();
+    if (ends == 0) return;
+    const int64_t rest = ends - turn::kHandOver_ns - now_ns();
+    if (rest <= 0) {
+      device.turns().take(turn::WorkEndsSoon{ends});
+      return;
+    }
+    if (rest > kLook_ns) gate.wait_change(flags, std::max(rest / 2, rest - 100 * kLook_ns));
+  }
+}
+
 void Process::wait_gate_change(uint32_t flags) {
   Device* opens = nullptr;
   for_each_device([&](Device& device) {
     if ((flags & Gate::kClosedMask) == device.gate_bit()) opens = &device;
   });
   if (opens == nullptr) return gate.wait_change(flags, kGateWait_ns);  // more than one message opens it
+  if (opens->turns().signs.end_wanted()) tell_end_of_work(*opens, flags);
   const Link& link = opens->link();
   gate.wait_change_or_message(flags, opens->turns().signs.hurried() ? link.readable() : -1, link.gate_wake(), kGateWait_ns);
 }

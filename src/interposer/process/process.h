@@ -104,6 +104,7 @@ class Process {
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
   bool is_gone(cuda::CUcontext current);
   void wait_gate_change(uint32_t flags);
+  void tell_end_of_work(Device& device, uint32_t flags);
 
   std::atomic<bool> active_{false};
   std::atomic<Device*> devices_[kDevicesMax] = {};

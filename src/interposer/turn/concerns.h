@@ -36,6 +36,7 @@ void resume(Turn& turn, const At& at);  // a pause ends
 void drop(Turn& turn, const At& at, const protocol::DropLock& message);
 void keep(Turn& turn, const At& at, const protocol::KeepLock& message);
 void drained(Turn& turn, const At& at, uint64_t drain);
+void ends_soon(Turn& turn, const At& at, Instant work_ends);
 void settle_pause(Turn& turn, const At& at, bool waiters);
 bool drains_by_choice(const Turn& turn);  // and may still go on
 bool about_to_pause(const Turn& turn);    // LookForWaiters is to be answered with settle_pause

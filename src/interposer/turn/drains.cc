@@ -19,6 +19,9 @@ constexpr int64_t kQuietPatience_ns = 2'000 * kMillisecond;  // of a drain that 
 constexpr int64_t kReopenEvery_ns = 32 * kMillisecond;
 constexpr int64_t kReopen_ns = 4 * kMillisecond;
 
+constexpr int64_t kLate_ns = kMillisecond;  // others ran beside this program for so long because its work's end was told too early
+constexpr int kUntold = 16;
+
 bool may_reopen(const Turn& turn) { return turn.phase == Phase::kDraining && turn.drain.together && !turn.drain.done && turn.other_gpus; }
 
 }  // namespace
@@ -36,6 +39,9 @@ void begin_drain(Turn& turn, const At& at, ReleaseReason reason, bool together) 
   drain.deadline = at.now + (turn.idle.terms().limited ? std::max(patience, kLimitedPatience_ns) : patience);
   drain.abandoned = false;
   drain.done = false;
+  drain.tells_end = false;
+  drain.ends_at = 0;
+  drain.untold = std::max(drain.untold - 1, 0);
   turn.phase = Phase::kDraining;
   at.add(CloseGate{});
   at.add(StartDrain{++drain.id});
@@ -69,7 +75,9 @@ void drop(Turn& turn, const At& at, const protocol::DropLock& message) {
       return;
     case Phase::kRunning:
     case Phase::kPaused:
-      return begin_drain(turn, at, ReleaseReason::kDropped, together);
+      begin_drain(turn, at, ReleaseReason::kDropped, together);
+      drain.tells_end = message.tells_end != 0 && !together;
+      return;
     case Phase::kDraining:
       drain.reason = ReleaseReason::kDropped;
       drain.pauses = false;
@@ -89,10 +97,18 @@ void keep(Turn& turn, const At& at, const protocol::KeepLock&) {
   if (reopened && may_run(turn)) begin_watch(turn, at);  // the gate stays open
 }
 
+void ends_soon(Turn& turn, const At& at, Instant work_ends) {
+  Drain& drain = turn.drain;
+  if (!may_tell_end(turn) || at.seen.other_gpus) return;
+  drain.ends_at = work_ends;
+  at.send(turn, protocol::EndsSoon{turn.grant, drain.attempt});
+}
+
 void drained(Turn& turn, const At& at, uint64_t id) {
   Drain& drain = turn.drain;
   if (!drain_wanted(turn, id)) return;
   drain.done = true;
+  if (drain.ends_at != 0 && at.now - drain.ends_at > kLate_ns) drain.untold = kUntold;
   drain.patience.drained(at.now - drain.started);
   if (drain.pauses && turn.context) {
     turn.wish.wanted = false;

@@ -60,6 +60,9 @@ struct LoadStopped {};  // after a cancelled load
 struct WorkDrained {    // nobody is inside the gate, the GPU's work has ended. Effects::agreed: the lock goes, MemoryLeft is to follow
   uint64_t drain;
 };
+struct WorkEndsSoon {  // what the program has in flight is expected to end within kHandOver_ns
+  Instant at;          // then
+};
 struct MemoryLeft {};  // what the turn held for itself is given back: the lock goes
 struct WaitersSeen {   // the answer to LookForWaiters
   bool any;
@@ -93,9 +96,10 @@ struct Tick {};
 struct Event {
   Seen seen;
   std::variant<Tick, protocol::LockOk, protocol::DropLock, protocol::KeepLock, protocol::Contention, protocol::MemAvailable, Registering,
-               Connected, Introduced, Disconnected, Wished, ContextChanged, GoesOnAlone, LoadEnded, LoadStopped, WorkDrained, MemoryLeft,
-               WaitersSeen, IdleLook, WorkEnded, ReportsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted,
-               HeadroomEnded, LeaseTried, protocol::Headroom, protocol::SwapProgress, protocol::Prefetch, PrefetchEnded, ProgramEnds>
+               Connected, Introduced, Disconnected, Wished, ContextChanged, GoesOnAlone, LoadEnded, LoadStopped, WorkDrained, WorkEndsSoon,
+               MemoryLeft, WaitersSeen, IdleLook, WorkEnded, ReportsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded,
+               HeadroomWanted, HeadroomEnded, LeaseTried, protocol::Headroom, protocol::SwapProgress, protocol::Prefetch, PrefetchEnded,
+               ProgramEnds>
       what;
 };
 
@@ -148,7 +152,7 @@ struct Log {
 using Effect = std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain,
                             StartLoad, StartPrefetch, MakeRoom, WatchIdle, MemoryReportDue, WakeLink, SendMemory, AskHeadroom, GrowLease,
                             TryLease, Log, protocol::ReqLock, protocol::LockReleased, protocol::LockPaused, protocol::LockResumed,
-                            protocol::Drained, protocol::SwapProgress>;
+                            protocol::Drained, protocol::EndsSoon, protocol::SwapProgress>;
 
 // In the order in which they are to be carried out. LockReleased::memory is for the caller to fill in.
 class Effects {

@@ -167,6 +167,7 @@ struct Handler {
   }
 
   void operator()(const WorkDrained& event) const { drained(turn, at, event.drain); }
+  void operator()(const WorkEndsSoon& event) const { ends_soon(turn, at, event.at); }
   void operator()(MemoryLeft) const {
     if (turn.phase == Phase::kDraining && turn.drain.done && !turn.drain.together) release(turn, at, turn.drain.reason);
   }

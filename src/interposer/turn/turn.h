@@ -21,6 +21,9 @@
 
 namespace nvshare::interposer::turn {
 
+// From a message that frees the GPU for another program until that one's first work is on it, mostly less (on an H200: docs/adr/0021).
+inline constexpr int64_t kHandOver_ns = 400'000;
+
 enum class Phase : uint8_t { kOut, kLoading, kRunning, kPaused, kDraining };
 
 // A thread's wish for the lock.
@@ -44,6 +47,9 @@ struct Drain {
   Instant deadline = 0;        // when it is looked at again
   uint64_t attempt = 0;        // DropLock::attempt of the last
   Instant reopened_until = 0;  // the gate is open for a moment in the middle of a drain; 0: it is not
+  bool tells_end = false;      // the scheduler wants to be told ahead when the work ends
+  Instant ends_at = 0;         // so it was told; 0: it was not
+  int untold = 0;              // so many more drains it is told nothing: the last time was wrong
   DrainPatience patience;
 };
 
@@ -115,6 +121,11 @@ inline bool had_lock(const Turn& turn) { return holds_lock(turn) && turn.phase !
 inline bool in_between(const Turn& turn) { return turn.phase == Phase::kLoading || turn.phase == Phase::kDraining || turn.prefetch != 0; }
 inline bool drain_wanted(const Turn& turn, uint64_t drain) {
   return turn.phase == Phase::kDraining && !turn.drain.abandoned && drain == turn.drain.id;
+}
+// Its work's end may be told ahead.
+inline bool may_tell_end(const Turn& turn) {
+  const Drain& drain = turn.drain;
+  return turn.phase == Phase::kDraining && drain.tells_end && drain.ends_at == 0 && drain.untold == 0 && !drain.done;
 }
 inline bool prefetch_wanted(const Turn& turn, uint64_t prefetch) { return turn.prefetch_wanted && prefetch == turn.prefetch; }
 inline bool drains_together(const Turn& turn, uint64_t drain) { return drain == turn.drain.id && turn.drain.together; }

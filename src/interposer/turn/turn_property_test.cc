@@ -239,7 +239,7 @@ class World {
   }
   void deliver_drop() {
     crossing_ = false;
-    take(protocol::DropLock{{epoch_, grants_}, ++attempt_, together_, {}});
+    take(protocol::DropLock{{epoch_, grants_}, ++attempt_, together_, {}, static_cast<uint8_t>(chance(50)), {}});
   }
   void scheduler_settles_gang() {
     if (crossing_ && turn_.connected && drop_due_) deliver_drop();
@@ -276,6 +276,7 @@ class World {
       const uint64_t id = drains_.front();
       drains_.pop_front();
       synchronizing_ = false;
+      if (chance(30)) take(WorkEndsSoon{now_ + static_cast<int64_t>(random_() % 3'000'000)});
       leaving_ = take(WorkDrained{id}).agreed;
       if (leaving_ && id != last_drain_) fail("a drain that was given up settles a later one");
     } else if (prefetch_) {
@@ -389,6 +390,11 @@ class World {
   }
   void carry_out(const protocol::SwapProgress&) {
     if (!turn_.connected) fail("a message to nobody");
+  }
+  void carry_out(const protocol::EndsSoon& message) {
+    if (!turn_.connected) fail("a message without a scheduler");
+    if (message.attempt != turn_.drain.attempt) fail("the end of another drain is told");
+    if (!granted_ || turn_.phase != Phase::kDraining || turn_.drain.done) fail("the end of no work is told");
   }
   void carry_out(const protocol::Drained& message) {
     if (!granted_ || gate_open_) fail("drained with the gate open");

@@ -457,6 +457,83 @@ TEST(TurnGangs, ThreadsThatWaitToAllocateLookAgainWhenTheOthersHaveLeft) {
 
 // ---- drains that do not end ----
 
+// ---- the end of the work, told ahead ----
+
+protocol::DropLock drop_that_asks(uint64_t grant, uint8_t together = 0) { return {TestTurn::grant(grant), 1, together, {}, 1, {}}; }
+
+TEST(TurnEnds, IsToldOnceAndTheLockGoesWhenTheWorkHasEnded) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(drop_that_asks(2));
+  EXPECT_TRUE(may_tell_end(turn.state()));
+  turn.take(WorkEndsSoon{turn.now + kHandOver_ns});
+  ASSERT_EQ(turn.sent<protocol::EndsSoon>().size(), 1U);
+  EXPECT_EQ(turn.sent<protocol::EndsSoon>()[0].attempt, 1U);
+  EXPECT_EQ(turn.sent<protocol::EndsSoon>()[0].grant.grant, 2U);
+  turn.take(WorkEndsSoon{turn.now + kHandOver_ns});
+  EXPECT_EQ(turn.sent<protocol::EndsSoon>().size(), 1U);
+  EXPECT_EQ(turn->phase, D);
+  EXPECT_TRUE(turn.sent<protocol::LockReleased>().empty());
+  turn.now += kHandOver_ns;
+  turn.take(WorkDrained{turn.drains.back()});
+  turn.take(MemoryLeft{});
+  EXPECT_EQ(turn.sent<protocol::LockReleased>().size(), 1U);
+}
+
+TEST(TurnEnds, IsNotToldOf) {
+  const auto told = [](TestTurn& turn) {
+    turn.take(WorkEndsSoon{turn.now + kHandOver_ns});
+    return !turn.sent<protocol::EndsSoon>().empty();
+  };
+  for (const Phase phase : {O, L, R, P}) {
+    TestTurn turn;
+    turn.bring_to(phase);
+    EXPECT_FALSE(told(turn)) << static_cast<int>(phase);
+  }
+  TestTurn by_choice;
+  by_choice.bring_to(D, ReleaseReason::kEarly);
+  EXPECT_FALSE(told(by_choice));
+  TestTurn unasked;
+  unasked.bring_to(D);
+  EXPECT_FALSE(told(unasked));
+  TestTurn together;
+  together.bring_to(R);
+  together.take(drop_that_asks(2, 1));
+  EXPECT_FALSE(told(together));
+  TestTurn several;
+  several.bring_to(R);
+  several.take(drop_that_asks(2));
+  several.seen.other_gpus = true;
+  EXPECT_FALSE(told(several));
+  TestTurn done;
+  done.bring_to(R);
+  done.take(drop_that_asks(2));
+  done.take(WorkDrained{done.drains.back()});
+  EXPECT_FALSE(told(done));
+}
+
+// Where the work lasted longer than was told, as that of a thread that nobody asked, others ran beside it.
+TEST(TurnEnds, IsNotToldForAWhileAfterItWasWrong) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(drop_that_asks(2));
+  turn.take(WorkEndsSoon{turn.now + kHandOver_ns});
+  turn.now += kHandOver_ns + 3 * kMs;
+  int untold = 0;
+  for (uint64_t grant = 3; grant < 30; ++grant) {
+    turn.take(WorkDrained{turn.drains.back()});
+    turn.take(MemoryLeft{});
+    turn.take(Wished{turn.now, false});
+    turn.take(protocol::LockOk{TestTurn::grant(grant), 1000, grant});
+    turn.take(LoadEnded{});
+    turn.take(drop_that_asks(grant));
+    if (may_tell_end(turn.state())) break;
+    ++untold;
+  }
+  EXPECT_GT(untold, 5);
+  EXPECT_LT(untold, 25);
+}
+
 TEST(TurnPatience, ADrainThatHoldsAThreadUpIsGivenUpAndTheSchedulerIsTold) {
   TestTurn turn;
   turn.bring_to(R);

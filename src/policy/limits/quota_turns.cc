@@ -44,10 +44,11 @@ bool stays(const Account& account) { return account.does.stays > 0; }
 
 bool holds_any(const Account& account) { return account.does.holds > 0; }
 
-// It has the lock and nobody knows that it cannot give it up.
+// It has the lock for longer than a moment, and nobody knows that it cannot give it up.
 bool blocks(const Context& context, const Account& account) {
   return holds_any(account) && any_client(*account.here, [&](const Client& client) {
-           return client.holds_lock() && !drain_is_doubtful(context.state, client, context.now);
+           const bool ends_soon = client.state == ClientState::kDropping && client.drain.ends_soon;
+           return client.holds_lock() && !ends_soon && !drain_is_doubtful(context.state, client, context.now);
          });
 }
 

@@ -153,6 +153,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                      if (account.grant == e.grant && account.attempt == e.attempt) account.drained = account.dropping;
                    });
                  },
+                 [&](const EndsSoon&) {},
                  [&](const DrainFailed& e) {
                    with(e.client, [&](Account& account) {
                      if (account.grant != e.grant) return;

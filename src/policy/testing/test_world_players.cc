@@ -280,6 +280,11 @@ void World::end_meeting(Player& player) {
 }
 
 void World::release_after_drain(Player& player) {
+  if (!player.together && random_() % 4 == 0) {  // whether it was asked for that or not
+    at(now_ + player.drain / 2, [this, id = player.id, grant = player.grant] {
+      if (players_.at(id).alive) send(players_.at(id), EndsSoon{id, grant, players_.at(id).attempt});
+    });
+  }
   at(now_ + player.drain, [this, id = player.id, drain = player.drain_count, grant = player.grant] {
     Player& dropper = players_.at(id);
     if (!dropper.alive || !dropper.has_lock || dropper.grant != grant || dropper.drain_count != drain) return;

@@ -106,6 +106,15 @@ bool drain_is_doubtful(const State& state, const Client& client, Instant now) {
          (client.state == ClientState::kDropping && now - client.drain.asked_at >= kSlowDrain);
 }
 
+// One that lies is as one that does not follow: others' turns begin beside its work, and it is asked again. Only on an MPS server: where
+// the driver switches between programs, an overlap costs what the wait would have (docs/adr/0021).
+void take_ends_soon(Client& client, const EndsSoon& event) {
+  const bool on_server = client.share.group != 0 && client.share.group < share_group_of(0);
+  if (on_server && client.state == ClientState::kDropping && client.drain.tells_end && client.grant == event.grant &&
+      client.drain.attempt == event.attempt)
+    client.drain.ends_soon = true;
+}
+
 namespace {
 
 // What may leave a GPU together: one client, or those of a gang.
@@ -306,9 +315,14 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
 void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step, const char* why) {
   if (context.config().explains) context.note(Note::Level::kDebug, client.id, std::string("DropLock: ") + why);
   client.drain.step = step;
+  client.drain.ends_soon = false;
   if (step == DrainStep::kTogether) context.state.asked_together.insert({gpu.id, client.id});
   client.drain.asked_at = context.now;
-  context.actions.push_back(SendDrop{client.id, client.grant, step == DrainStep::kTogether, ++client.drain.attempt});
+  // In turns for which no memory moves. Where no overlap is allowed, the message has this thread awake when the release comes.
+  const bool in_turns = gpu.share_turn.group || (gpu.quota.limited && gpu.quota.mode != GpuMode::kRotation);
+  client.drain.tells_end = step == DrainStep::kAlone && in_turns;
+  context.actions.push_back(
+      SendDrop{client.id, client.grant, step == DrainStep::kTogether, ++client.drain.attempt, client.drain.tells_end});
   context.wake(gpu, context.now + context.config().unanswered_grace);
 }
 

@@ -41,6 +41,7 @@ struct Comers {
 // Prefers leavers whose drain is not in doubt.
 std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Comers& comers);
 bool drain_is_doubtful(const State& state, const Client& client, Instant now);
+void take_ends_soon(Client& client, const EndsSoon& event);
 Instant drop_due(const Context& context, const Client& client, TurnTerms terms);
 TurnTerms terms_of(const Config& config, Duration cost, bool wakes);
 // why: for the log.

@@ -54,6 +54,10 @@ void Engine::Incoming::operator()(const Drained& message) const {
   if (is_of_this_epoch(message.grant)) engine.apply(policy::Drained{client.id, message.grant.grant, message.attempt}, now);
 }
 
+void Engine::Incoming::operator()(const EndsSoon& message) const {
+  if (is_of_this_epoch(message.grant)) engine.apply(policy::EndsSoon{client.id, message.grant.grant, message.attempt}, now);
+}
+
 void Engine::Incoming::operator()(const Progress& message) const {
   engine.apply(policy::ClientProgressed{client.id, message.question, message.submissions}, now);
 }

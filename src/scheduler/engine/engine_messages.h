@@ -17,6 +17,7 @@ struct Engine::Incoming {
   void operator()(const protocol::LockPaused& message) const;
   void operator()(const protocol::LockResumed& message) const;
   void operator()(const protocol::Drained& message) const;
+  void operator()(const protocol::EndsSoon& message) const;
   void operator()(const protocol::MemUpdate& message) const;
   void operator()(const protocol::SwapProgress& message) const;
   void operator()(const protocol::AskWhyWaiting& message) const;

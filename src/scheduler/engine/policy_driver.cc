@@ -58,7 +58,7 @@ void PolicyDriver::perform(const policy::Actions& actions) {
       at.messenger.send_to(a.client, LockOk{{driver.epoch_, a.grant}, static_cast<uint64_t>(a.budget), a.budget_sequence});
     }
     void operator()(const policy::SendDrop& a) const {
-      at.messenger.send_to(a.client, DropLock{{driver.epoch_, a.grant}, a.attempt, a.together, {}});
+      at.messenger.send_to(a.client, DropLock{{driver.epoch_, a.grant}, a.attempt, a.together, {}, a.tells_end, {}});
     }
     void operator()(const policy::SendKeep& a) const { at.messenger.send_to(a.client, KeepLock{{driver.epoch_, a.grant}}); }
     void operator()(const policy::SendEvict& a) const {

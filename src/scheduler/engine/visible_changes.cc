@@ -19,6 +19,7 @@ struct OfEvents {
   bool operator()(const policy::LockPaused&) const { return false; }  // milliseconds beside compute limits; so the next
   bool operator()(const policy::LockResumed&) const { return false; }
   bool operator()(const policy::Drained&) const { return true; }
+  bool operator()(const policy::EndsSoon&) const { return false; }  // what comes of it is
   bool operator()(const policy::DrainFailed&) const { return true; }
   bool operator()(const policy::MemoryChanged&) const { return false; }
   bool operator()(const policy::SwapProgressed& event) const { return event.finished; }

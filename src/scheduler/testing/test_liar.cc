@@ -22,7 +22,7 @@ std::vector<Kind> kinds_of() {
 const std::vector<Kind>& kinds() {
   using namespace protocol;
   static const std::vector<Kind> all =
-      kinds_of<ReqLock, LockReleased, LockPaused, LockResumed, Drained, Progress, MemUpdate, SwapProgress, AskWhyWaiting, About,
+      kinds_of<ReqLock, LockReleased, LockPaused, LockResumed, Drained, EndsSoon, Progress, MemUpdate, SwapProgress, AskWhyWaiting, About,
                KeepsMemory, Import, Exported, ImportClosed, ExportEnded, ArenaRequest, ArenaReturned, ArenaShrunk, ArenaHeld, AskHeadroom,
                HeadroomReturned, HeadroomTaken>();
   return all;

@@ -92,7 +92,7 @@ void ScriptedScheduler::serve(int fd) {
     if ((drops && now_ns() >= due_ns) || (granted_ && !dropping_ && drop_asked_.exchange(false))) {
       dropping_ = true;
       dropped_at_ns_ = now_ns();
-      send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}, static_cast<uint64_t>(grants_), 0, {}});
+      send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}, static_cast<uint64_t>(grants_), 0, {}, script_.tells_end, {}});
     }
     if (const int64_t cost_ns = granted_ ? contend_cost_ns_.exchange(0) : 0; cost_ns > 0) {
       send(fd, Contention{1, 1, static_cast<uint64_t>(cost_ns), 0, 0});
@@ -185,6 +185,11 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     send(fd, ArenaSegment{++segments_, more, static_cast<uint8_t>(ArenaOwner::kProcess), {}});
   } else if (*type == MessageType::kLockPaused || *type == MessageType::kLockResumed) {
     handle_pause(*type, packet);
+  } else if (*type == MessageType::kEndsSoon) {
+    const auto ends = decode<EndsSoon>(packet);
+    if (!ends) return complain(ends.error().text);
+    if (!dropping_ || ends->grant.grant != static_cast<uint64_t>(grants_)) return complain("the end of work that was not asked for");
+    ++told_ahead_;
   } else if (*type == MessageType::kLockReleased) {
     const auto released = decode<LockReleased>(packet);
     if (!released) return complain(released.error().text);

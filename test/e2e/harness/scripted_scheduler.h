@@ -32,6 +32,7 @@ class ScriptedScheduler {
     uint64_t left_bytes = 0;     // of its memory that others do not take
     int gone_with_grant = 0;     // it ends as soon as it has given the lock so often; 0: never
     bool tells_if_held = false;  // it says that nobody is held: without it programs go on if they can
+    bool tells_end = false;      // it asks to be told ahead of the end of the work
     int grants_most = 0;         // so often it gives the lock, and then no more; 0: always
   };
   struct Pause {
@@ -58,7 +59,8 @@ class ScriptedScheduler {
 
   std::vector<Release> releases();
   std::vector<Release> releases(protocol::ReleaseReason reason);
-  std::vector<Pause> pauses();  // that have ended
+  std::vector<Pause> pauses();                           // that have ended
+  int told_ahead() const { return told_ahead_.load(); }  // of drops, before the release
   int grants() const { return grants_.load(); }
   bool came_with_lock() const { return came_with_lock_.load(); }  // the program that is there now, from an earlier scheduler
   std::string problem();                                          // a message that does not belong; empty: none
@@ -80,6 +82,7 @@ class ScriptedScheduler {
   std::atomic<bool> stop_{false};
   std::atomic<bool> drop_asked_{false};
   std::atomic<int64_t> contend_cost_ns_{0};  // 0: nobody wants it
+  std::atomic<int> told_ahead_{0};
   std::atomic<int> grants_{0};
   std::atomic<bool> came_with_lock_{false};
   uint64_t budget_sequence_ = 0;
