@@ -24,7 +24,7 @@ std::string text(std::string name, Numbers... numbers) {
 // All that distinguishes one action from another, worked out apart from the codec.
 struct Describer {
   std::string operator()(const policy::SendLock& a) const { return text("lock", a.client, a.grant, a.budget, a.budget_sequence); }
-  std::string operator()(const policy::SendDrop& a) const { return text("drop", a.client, a.grant, a.together, a.attempt); }
+  std::string operator()(const policy::SendDrop& a) const { return text("drop", a.client, a.grant, a.together, a.attempt, a.tells_end); }
   std::string operator()(const policy::SendKeep& a) const { return text("keep", a.client, a.grant); }
   std::string operator()(const policy::SendEvict& a) const { return text("evict", a.client, a.eviction, a.bytes); }
   std::string operator()(const policy::SendWait& a) const { return text("wait", a.client, a.request); }
@@ -71,6 +71,7 @@ std::vector<TraceEvent> day() {
       {101 * kSecond, policy::DrainFailed{2, 1}},
       {102 * kSecond, policy::Tick{}},
       {102 * kSecond, policy::Drained{2, 1, 1}},
+      {102 * kSecond, policy::EndsSoon{2, 1, 1}},
       {103 * kSecond, policy::LockReleased{2, 1, all, false}},
       {104 * kSecond, policy::SwapProgressed{2, true, true, false, 1, 12 * kGiB, 7, none, 0, false, kGiB}},
       {105 * kSecond, policy::ConfigChanged{}},
@@ -168,7 +169,7 @@ TEST(Trace, HoldsWhenThePolicyAskedToBeWokenWhereThatChanges) {
 
 TEST(Trace, HoldsEveryActionButNotes) {
   const policy::Actions actions = {policy::SendLock{1, 2, 3, 4},
-                                   policy::SendDrop{1, 2, true, 3},
+                                   policy::SendDrop{1, 2, true, 3, true},
                                    policy::SendKeep{1, 2},
                                    policy::SendEvict{1, 2, 3},
                                    policy::SendWait{1, 2},
