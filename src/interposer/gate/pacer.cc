@@ -210,6 +210,7 @@ int64_t Ring::spacing_before(uint32_t number) {
 
 void Ring::note_done(uint32_t number, int64_t spacing_ns) {
   if (noted_ > number) return;
+  if (noted_ < number) work_end_.lost();  // the end of the one before was not seen
   noted_ = number + 1;
   const Stretch& stretch = stretches_[number % kEvents];
   // While the gate was closed the GPU did nothing for it.
