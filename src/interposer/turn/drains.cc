@@ -20,7 +20,7 @@ constexpr int64_t kReopenEvery_ns = 32 * kMillisecond;
 constexpr int64_t kReopen_ns = 4 * kMillisecond;
 
 constexpr int64_t kLate_ns = kMillisecond;  // others ran beside this program for so long because its work's end was told too early
-constexpr int kUntold = 16;
+constexpr int kUntold = 16;                 // it tells again at that drain
 
 bool may_reopen(const Turn& turn) { return turn.phase == Phase::kDraining && turn.drain.together && !turn.drain.done && turn.other_gpus; }
 
