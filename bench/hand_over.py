@@ -6,10 +6,10 @@
   bench/hand_over.py --trace FILE          from a scheduler's trace, of any GPU (`nvshare-scheduler --trace`)
 
 From the trace alone: between two releases by different clients the second says for how long it used its turn, so what else passed was the
-hand-over. One figure a turn; the median and the quartiles are shown. The stand-in runs kernels on processors: leave some free.
+hand-over; less than nothing is an overlap (docs/adr/0021). One figure a turn; the median and the quartiles are shown. The stand-in runs
+kernels on processors: leave some free.
 """
 import argparse
-import json
 import os
 import pathlib
 import statistics
@@ -19,23 +19,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "test/gpu"))
+from checks.hand_over import gaps_us, releases  # noqa: E402
 KERNEL_US = 1000
-
-
-def gaps_us(trace):
-    """Of each turn that followed another client's: its length less its use."""
-    gaps, last = [], None
-    for line in trace.read_text(errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the end of what a killed scheduler wrote
-        if event.get("event") != "LockReleased":
-            continue
-        if last and event["client"] != last[1] and event.get("used"):
-            gaps.append((event["now"] - last[0] - event["used"]) / 1000)
-        last = event["now"], event["client"]
-    return [gap for gap in gaps if gap > 0]
 
 
 def run(build, seconds):
@@ -68,7 +54,7 @@ def run(build, seconds):
             program.wait(20)
         scheduler.terminate()
         scheduler.wait(20)
-        return gaps_us(folder / "trace")
+        return gaps_us(releases(folder / "trace"))
 
 
 def show(name, gaps):
@@ -88,7 +74,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if options.trace:
-        return show(str(options.trace), gaps_us(options.trace))
+        return show(str(options.trace), gaps_us(releases(options.trace)))
     builds = [*options.against, options.build]
     gaps = {build: [] for build in builds}
     for _ in range(options.rounds):

@@ -1,7 +1,7 @@
 """Check hand_over: for how long the GPU stands idle while one of two programs that fit together hands it to the other, and what both get
 done together. In turns (`sharing = turns`), and under compute limits of 50 % each, with MPS and without.
 
-From the scheduler's trace (bench/hand_over.py): between two releases of different clients the second one says for how long it used its
+From the scheduler's trace (bench/hand_over.py does it for any): between two releases of different clients the second one says for how long it used its
 turn. Less than nothing is an overlap: the next one began before the last work of the one that left had ended. Under MPS it may, as the
 one that leaves tells ahead when that will be (docs/adr/0021), and 45 us at the median are asked for there.
 """
