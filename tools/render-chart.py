@@ -253,10 +253,16 @@ def values_in(file):
     return values or {}
 
 
+def name_of(text):
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no name in Kubernetes; accepted: small letters, digits and '-', up to 63, no '-' at the ends")
+    return text
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--name", default="nvshare")
-    parser.add_argument("--namespace", default="nvshare")
+    parser.add_argument("--name", default="nvshare", type=name_of)
+    parser.add_argument("--namespace", default="nvshare", type=name_of)
     parser.add_argument("--values", "-f", action="append", default=[], type=values_in, metavar="FILE")
     parser.add_argument("--set", action="append", default=[], type=value_of, metavar="PATH=VALUE")
     parser.add_argument("--output", type=pathlib.Path)

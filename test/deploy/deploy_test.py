@@ -671,9 +671,9 @@ class Deploy(unittest.TestCase):
         jobs = set(re.findall(r'job="([^"]*)"', json.dumps(rules).replace('\\"', '"')))
         relabelings = made["ServiceMonitor"]["spec"]["endpoints"][0]["relabelings"]
         self.assertEqual({each["replacement"] for each in relabelings if each["targetLabel"] == "job"}, jobs)
-        for values in ({}, {"metrics": {"enabled": True}}, {"metrics": {"prometheusRule": {"enabled": True}}}):
+        for values in ({}, {"metrics": {"enabled": True}}):
             kinds = {document["kind"] for document in documents(render_chart.render(values))}
-            self.assertFalse(kinds & {"PrometheusRule", "ConfigMap"}, "only where they are asked for, and there are metrics")
+            self.assertFalse(kinds & {"PrometheusRule", "ConfigMap"}, "only where they are asked for")
 
     def test_the_dashboard_is_one_that_grafana_imports(self):
         board = json.loads((DEPLOY / "monitoring/grafana-dashboard.json").read_text(encoding="utf-8"))
@@ -752,12 +752,30 @@ class Deploy(unittest.TestCase):
             ({"nodeSelector": {"nvshare.com/enabled": True}}, "string"),
             ({"metrics": {"host": "localhost"}}, "localhost"),
             ({"metrcs": {}}, "metrcs"),
+            # These are of metrics that there are.
+            ({"metrics": {"serviceMonitor": {"enabled": True}}}, "instance['metrics']['enabled']"),
+            ({"metrics": {"prometheusRule": {"enabled": True}}}, "instance['metrics']['enabled']"),
+            ({"metrics": {"dashboard": {"enabled": True}}}, "instance['metrics']['enabled']"),
+            ({"image": {"repository": "https://registry.example/nvshare"}}, "repository"),
+            ({"image": {"repository": "registry.example/nvshare:0.2"}}, "repository"),
+            ({"image": {"tag": "0.2@sha256:12"}}, "tag"),
             ({"paths": {"runtime": "run"}}, "run"),
         ):
             with self.subTest(values=values):
                 with self.assertRaises(jsonschema.ValidationError) as refused:
                     render_chart.render(values)
                 self.assertIn(name, str(refused.exception))
+
+    def test_places_of_images_that_registries_have(self):
+        for repository in ("nvshare", "team/nvshare", "registry.example/team/nvshare", "localhost:5000/nvshare", "[::1]:5000/nvshare", "10.0.0.7:443/a/b-c_d.e"):
+            with self.subTest(repository=repository):
+                self.assertIn(f"image: {repository}:0.2\n", render_chart.render({"image": {"repository": repository, "tag": "0.2"}}).replace('"', ""))
+
+    def test_names_that_no_cluster_takes_are_refused(self):
+        for option in ("--name", "--namespace"):
+            done = subprocess.run([sys.executable, ROOT / "tools/render-chart.py", option, "Bad_Name"], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"argument {option}: 'Bad_Name' is no name in Kubernetes; accepted: small letters, digits and '-'", done.stderr)
 
     def test_the_schema_takes_amounts_only_that_the_plugin_takes(self):
         amounts = {
