@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -153,7 +154,8 @@ void run_closes(const Options& options) {
   auto block = filled(desk.place, options.number("hold", 8u << 20), 1);
   work(*block, desk, options);
   constexpr int kFiles = 32;
-  for (int fd = STDERR_FILENO + 1; fd < STDERR_FILENO + 1 + kFiles; ++fd) close(fd);
+  // By the system call itself: to close what a thread of the library's sends through at that moment is the test, which ThreadSanitizer would report.
+  for (int fd = STDERR_FILENO + 1; fd < STDERR_FILENO + 1 + kFiles; ++fd) syscall(SYS_close, fd);
   int files[kFiles];
   for (int& file : files) file = memfd_create("mine", 0);
   const auto is_untouched = [](int file) { return lseek(file, 0, SEEK_END) == 0; };
