@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "interposer/gate/gate.h"
 #include "interposer/process/process.h"
@@ -13,7 +14,6 @@ namespace nvshare::interposer {
 namespace {
 
 constexpr uint32_t kIntervalMax = 1024;
-constexpr uint32_t kIntervalFirst = 16;  // of all threads together
 struct Spacing {
   int64_t low_ns, high_ns;
 };
@@ -21,12 +21,9 @@ constexpr Spacing kSpacing{5'000'000, 15'000'000};
 // Half as much cost PyTorch models under limits of 25 % each 7 % of their work on an H200: the host was not far enough ahead of the GPU to
 // have the next kernels there in time where they are short. Twice as much gave nothing more.
 constexpr Spacing kSpacingLimited{2'000'000, 6'000'000};
-constexpr int64_t kHoldLeast_ns = 5'000'000;
-constexpr int64_t kHoldMost_ns = 2'000'000'000;
 constexpr int64_t kPause_ns = 50'000;
 constexpr int64_t kPausesMost = 20;  // with many threads held each looks less often
 
-constinit std::atomic<uint32_t> rings{0};  // of all threads
 constinit std::atomic<int32_t> threads_held{0};
 constinit WorkSeen work_seen_by_all;
 
@@ -70,9 +67,9 @@ Ring* Pacer::of_current_context() {
   return found;
 }
 
-void Pacer::submitted(cuda::CUstream stream, bool limited) {
+void Pacer::submitted(cuda::CUstream stream) {
   submitted_to_ = of_current_context();
-  if (submitted_to_ != nullptr) submitted_to_->submitted(stream, limited);
+  if (submitted_to_ != nullptr) submitted_to_->submitted(stream);
 }
 
 void Pacer::hold(bool limited) {
@@ -88,61 +85,46 @@ int64_t Pacer::work_ends_at() {
 // ---- one ring ----
 
 Ring::Ring(Process& process, cuda::CUcontext context, unsigned long long id, uint32_t contexts_destroyed)
-    : process_(process),
-      context_(context),
-      id_(id),
-      contexts_destroyed_(contexts_destroyed),
-      interval_(std::max(1u, kIntervalFirst / (rings.fetch_add(1, std::memory_order_relaxed) + 1))) {}
+    : process_(process), context_(context), id_(id), contexts_destroyed_(contexts_destroyed) {}
 
 // Events go with their context. Where one was destroyed since, it may have been this one, and the few events stay.
 Ring::~Ring() {
-  rings.fetch_sub(1, std::memory_order_relaxed);
   if (contexts_destroyed_ != process_.contexts.destroyed()) return;
-  const RealDriver& driver = real_driver();
   for (cuda::CUevent event : events_) {
-    if (event != nullptr) driver.cuEventDestroy_v2(event);
+    if (event != nullptr) real_driver().cuEventDestroy_v2(event);
   }
-  if (probe_ != nullptr) driver.cuEventDestroy_v2(probe_);
 }
 
-bool Ring::prepare() {
-  if (made_) return true;
-  const RealDriver& driver = real_driver();
-  for (cuda::CUevent& event : events_) {
-    if (event == nullptr && driver.cuEventCreate(&event, cuda::CU_EVENT_DEFAULT) != cuda::CUDA_SUCCESS) return false;
-  }
-  if (probe_ == nullptr && driver.cuEventCreate(&probe_, cuda::CU_EVENT_DISABLE_TIMING) != cuda::CUDA_SUCCESS) return false;
-  made_ = true;
-  return true;
-}
-
-void Ring::submitted(cuda::CUstream stream, bool limited) {
-  if (limited && recorded_ == 0) interval_ = 1;  // until it is known how long they take
-  if (++count_ < interval_) return;
-  stretches_[recorded_ % kEvents] = {count_, process_.gate.closures()};
-  count_ = 0;
+bool Ring::record(uint32_t number, cuda::CUstream stream) {
   CapturesHeldOff held_off(process_.captures);
-  if (!held_off || !prepare()) return;
+  if (!held_off) return false;
   const RealDriver& driver = real_driver();
-  if (driver.cuEventRecord(events_[recorded_ % kEvents], stream) != cuda::CUDA_SUCCESS) return;
-  ++recorded_;
-  hold_wanted_ = recorded_ >= 2;
-  if (!probing_ && driver.cuEventRecord(probe_, stream) == cuda::CUDA_SUCCESS) {
-    probing_ = true;
-    probe_recorded_ns_ = now_ns();
-    probe_closures_ = process_.gate.closures();
-  }
+  cuda::CUevent& event = events_[number % kEvents];
+  if (event == nullptr && driver.cuEventCreate(&event, cuda::CU_EVENT_DEFAULT) != cuda::CUDA_SUCCESS) return false;
+  return driver.cuEventRecord(event, stream) == cuda::CUDA_SUCCESS;
 }
 
-// What a closed gate holds back may be what the work waited for: then it says nothing.
-void Ring::look_at_probe() {
-  if (!probing_) return;
-  const cuda::CUresult done = query(probe_);
-  if (done == cuda::CUDA_ERROR_NOT_READY) return;
-  probing_ = false;
-  const int64_t now = now_ns();
-  if (done == cuda::CUDA_SUCCESS && probe_closures_ == process_.gate.closures())
-    work_seen_by_all.ended_after(now - probe_recorded_ns_, now);
+void Ring::submitted(cuda::CUstream stream) {
+  if (++count_ < interval_) return;
+  const uint32_t submissions = std::exchange(count_, 0);
+  // Where all events are under way the last one moves to the end: what the others tell is needed. (The one that ended last is, too.)
+  const bool all_under_way = recorded_ - ended_ == kEvents - 1;
+  const uint32_t number = all_under_way ? recorded_ - 1 : recorded_;
+  if (!record(number, stream)) return;
+  recorded_ = number + 1;
+  hold_wanted_ = recorded_ >= 2;
+  Stretch& stretch = stretches_[number % kEvents];
+  stretch.submissions = submissions + (all_under_way ? stretch.submissions : 0);
+  stretch.in_flight = rest_until(number).submissions;
+  stretch.closures = process_.gate.closures();
+  stretch.recorded_ns = now_ns();
+}
+
+HoldPatience::Rest Ring::rest_until(uint32_t number) const {
+  uint32_t sum = 0;
+  for (uint32_t i = ended_; i != number + 1; ++i) sum += stretches_[i % kEvents].submissions;
+  const Stretch& next = stretches_[ended_ % kEvents];
+  return {sum, next.submissions, std::max(next.recorded_ns, end_seen_ns_)};
 }
 
 // Any thread's capture in global mode is ruined by a query.
@@ -151,49 +133,47 @@ cuda::CUresult Ring::query(cuda::CUevent event) {
   return held_off ? real_driver().cuEventQuery(event) : cuda::CUDA_ERROR_NOT_READY;
 }
 
-// False: not within the time.
-bool Ring::wait_for(cuda::CUevent event, bool limited) {
-  not_yet_ns_ = 0;
-  if (query(event) != cuda::CUDA_ERROR_NOT_READY) return true;
-  const Held counted;
-  const int64_t started = now_ns();
-  const int64_t alone = limited ? (held_in_vain_ ? kHold_ns : kHoldMost_ns) : hold_ns_;
-  for (;;) {
-    const int64_t threads = Held::count();
-    if (now_ns() - started >= std::min(alone * threads, kHoldMost_ns) || process_.captures.capturing()) return false;
-    not_yet_ns_ = now_ns();
-    sleep_ns(kPause_ns * std::min(threads, kPausesMost));
-    if (query(event) != cuda::CUDA_ERROR_NOT_READY) return true;
+// Whether event `number` is done, and those before it.
+bool Ring::see_done(uint32_t number, bool in_hold) {
+  while (ended_ <= number) {
+    const int64_t looked = now_ns();
+    if (query(events_[ended_ % kEvents]) == cuda::CUDA_ERROR_NOT_READY) {
+      not_yet_ns_ = looked;
+      return false;
+    }
+    note_end(now_ns(), in_hold);
   }
+  return true;
 }
 
-void Ring::held(bool limited, bool in_vain) {
-  if (in_vain) {
-    held_in_vain_ = held_in_vain_ || limited;
-    hold_ns_ = std::max(std::min(hold_ns_, 2 * kHold_ns) / 2, kHoldLeast_ns);
-    interval_ = std::max(1u, interval_ / 2);
-    return;
+// False: not within the time.
+bool Ring::wait_for(uint32_t number, bool limited) {
+  if (see_done(number, false)) return true;
+  const Held counted;
+  patience_.begins(now_ns(), limited);
+  for (;;) {
+    const int64_t threads = Held::count();
+    if (now_ns() >= patience_.until_ns(threads, rest_until(number)) || process_.captures.capturing()) return false;
+    sleep_ns(kPause_ns * std::min(threads, kPausesMost));
+    if (see_done(number, true)) return true;
   }
-  held_in_vain_ = false;
-  hold_ns_ = std::max(hold_ns_, kHold_ns);
 }
 
 void Ring::hold(bool limited) {
   if (!hold_wanted_) return;
   hold_wanted_ = false;
-  cuda::CUevent before_last = events_[(recorded_ - 2) % kEvents];
-  const bool done = wait_for(before_last, limited);
-  look_at_probe();
-  if (!done && process_.captures.capturing()) return;
-  held(limited, !done);
-  if (!done) return work_end_.lost();
-  const int64_t spacing_ns = spacing_before(recorded_ - 2);
-  note_done(recorded_ - 2, spacing_ns);
-  if (spacing_ns < 0) return;
+  if (!wait_for(recorded_ - 2, limited)) {
+    if (process_.captures.capturing()) return;
+    patience_.was_in_vain(now_ns(), rest_until(recorded_ - 2));
+    interval_ = std::max(1u, interval_ / 2);
+    return work_end_.lost();
+  }
+  patience_.was_enough();
+  if (spacing_ns_ < 0) return;
   const Spacing wanted = limited ? kSpacingLimited : kSpacing;
-  if (spacing_ns > wanted.high_ns) interval_ = std::max(1u, interval_ / 2);
-  if (spacing_ns < wanted.low_ns) interval_ = std::min(kIntervalMax, interval_ * 2);
-  hold_ns_ = std::min(std::max(2 * spacing_ns, kHold_ns), 2 * hold_ns_);
+  if (spacing_ns_ > wanted.high_ns) interval_ = std::max(1u, interval_ / 2);
+  if (spacing_ns_ < wanted.low_ns) interval_ = std::min(kIntervalMax, interval_ * 2);
+  patience_.spaced(spacing_ns_);
 }
 
 // ---- when its work ends ----
@@ -208,28 +188,26 @@ int64_t Ring::spacing_before(uint32_t number) {
   return static_cast<int64_t>(std::min(spacing_ms, kMost_ms) * 1e6F);
 }
 
-void Ring::note_done(uint32_t number, int64_t spacing_ns) {
-  if (noted_ > number) return;
-  if (noted_ < number) work_end_.lost();  // the end of the one before was not seen
-  noted_ = number + 1;
+// Of the first event whose end was not seen yet.
+void Ring::note_end(int64_t seen_ns, bool in_hold) {
+  const uint32_t number = ended_++;
   const Stretch& stretch = stretches_[number % kEvents];
-  // While the gate was closed the GPU did nothing for it.
+  spacing_ns_ = spacing_before(number);
+  // While the gate was closed the GPU did nothing for it, and what a closed gate holds back may be what the work waited for.
+  const uint32_t closures = process_.gate.closures();
   const bool at_once = number > 0 && stretches_[(number - 1) % kEvents].closures == stretch.closures;
-  work_end_.done({not_yet_ns_, now_ns(), at_once ? std::max<int64_t>(spacing_ns, 0) : 0, stretch.submissions});
+  work_end_.done({not_yet_ns_, seen_ns, at_once ? std::max<int64_t>(spacing_ns_, 0) : 0, stretch.submissions});
+  not_yet_ns_ = 0;
+  end_seen_ns_ = seen_ns;
+  if (in_hold) patience_.ended({seen_ns, stretch.recorded_ns, stretch.submissions, stretch.in_flight, closures});
+  if (closures == stretch.closures) work_seen_by_all.ended_after(seen_ns - stretch.recorded_ns, seen_ns);
 }
 
 int64_t Ring::work_ends_at() {
-  if (recorded_ < 3 || noted_ + 1 < recorded_) return 0;
+  if (recorded_ < 3 || ended_ + 1 < recorded_) return 0;
   const uint32_t last = recorded_ - 1;
-  if (noted_ == last && count_ > 0) {  // else the last event is what the work ends with
-    const int64_t looked = now_ns();
-    if (query(events_[last % kEvents]) == cuda::CUDA_ERROR_NOT_READY) {
-      not_yet_ns_ = looked;
-    } else {
-      note_done(last, spacing_before(last));
-    }
-  }
-  return work_end_.at_ns(count_ + (noted_ == recorded_ ? 0 : stretches_[last % kEvents].submissions));
+  if (ended_ == last && count_ > 0) see_done(last, false);  // else the last event is what the work ends with
+  return work_end_.at_ns(count_ + (ended_ == recorded_ ? 0 : stretches_[last % kEvents].submissions));
 }
 
 }  // namespace nvshare::interposer

@@ -2,8 +2,8 @@
 // only while another client waits for the GPU or a compute limit applies.
 //
 // How. A thread records an event after every so many of its submissions, the *interval*. Having recorded one, it is *held*, outside the
-// gate, until the event before that one is done. So at most two intervals of its work are in flight. The interval is halved or doubled
-// until the GPU takes about this long from one event to the next:
+// gate, until the event before that one is done. So at most two intervals of its work are in flight. The interval is 1 at first, then
+// halved or doubled until the GPU takes about this long from one event to the next:
 //
 //   another client waits      5 to 15 ms
 //   a compute limit applies   2 to 6 ms, because the work in flight at a drop is billed
@@ -12,9 +12,11 @@
 // the interval is halved.
 //
 //   another client waits      20 ms, or the time of two intervals if that is more; half after each hold in vain, 5 ms at least
+//   no end was ever seen      half as long as the thread was held so far, if that is more, in the first 5 s
 //   a compute limit applies   2 s, the time of two long kernels; 20 ms after a hold in vain, until one is not
+//   ends were seen in holds   twice the GPU's time for what is waited for, 10 s at most (hold_patience.h)
 //
-// These times hold for one thread. With several threads held at once each is held that many times as long, 2 s at most: together they
+// The first two hold for one thread. With several threads held at once each is held that many times as long, 2 s at most: together they
 // submit no more in vain than one thread would.
 //
 // A thread has a Pacer, which only that thread uses, and in it a Ring of events for each of the eight contexts that it submitted to last.
@@ -24,6 +26,7 @@
 #include <cstdint>
 
 #include "cuda/driver_api.h"
+#include "interposer/gate/hold_patience.h"
 #include "interposer/gate/work_end.h"
 #include "interposer/gate/work_seen.h"
 
@@ -41,7 +44,7 @@ class Ring {
   Ring& operator=(const Ring&) = delete;
 
   // After a submission on `stream`, inside the gate, with the context current.
-  void submitted(cuda::CUstream stream, bool limited);
+  void submitted(cuda::CUstream stream);
   // Outside the gate: waits for earlier work if too much is in flight.
   void hold(bool limited);
 
@@ -52,42 +55,37 @@ class Ring {
   cuda::CUcontext context() const { return context_; }
 
  private:
-  static constexpr int kEvents = 3;
-  static constexpr int64_t kHold_ns = 20'000'000;  // another client waits; or a limit applies, and the hold before was in vain
-  bool prepare();
-  void look_at_probe();
+  static constexpr uint32_t kEvents = 16;
+  bool record(uint32_t number, cuda::CUstream stream);
   cuda::CUresult query(cuda::CUevent event);
-  bool wait_for(cuda::CUevent event, bool limited);
-  void note_done(uint32_t number, int64_t spacing_ns);
+  bool see_done(uint32_t number, bool in_hold);
+  bool wait_for(uint32_t number, bool limited);
+  void note_end(int64_t seen_ns, bool in_hold);
   int64_t spacing_before(uint32_t number);
-  void held(bool limited, bool in_vain);
+  HoldPatience::Rest rest_until(uint32_t number) const;
 
   Process& process_;
   const cuda::CUcontext context_;
   const unsigned long long id_;  // another context may come to lie at the same address
   const uint32_t contexts_destroyed_;
-  bool made_ = false;  // the events
-  cuda::CUevent events_[kEvents] = {};
-  uint32_t recorded_ = 0;  // events so far; event n is events_[n % kEvents]
-  uint32_t count_ = 0;     // submissions since the last event
-  uint32_t interval_;      // submissions between events
+  cuda::CUevent events_[kEvents] = {};  // made when first needed
+  uint32_t recorded_ = 0;               // events so far; event n is events_[n % kEvents]
+  uint32_t ended_ = 0;                  // of them, those whose end was seen
+  uint32_t count_ = 0;                  // submissions since the last event
+  uint32_t interval_ = 1;               // submissions between events
   struct Stretch {
     uint32_t submissions = 0;
-    uint32_t closures = 0;  // Gate::closures() at its end
+    uint32_t in_flight = 0;  // submissions at its end, its own among them
+    uint32_t closures = 0;   // Gate::closures() at its end
+    int64_t recorded_ns = 0;
   };
   Stretch stretches_[kEvents];  // that the events end
+  HoldPatience patience_;
   WorkEnd work_end_;
-  uint32_t noted_ = 0;      // events that work_end_ knows of
-  int64_t not_yet_ns_ = 0;  // when the event that is waited for was last seen not to be done; 0: not seen
+  int64_t spacing_ns_ = -1;  // of the event whose end was seen last; negative: not known
+  int64_t end_seen_ns_ = 0;  // of it
+  int64_t not_yet_ns_ = 0;   // when the next one was last seen not to be done; 0: not seen
   bool hold_wanted_ = false;
-  bool held_in_vain_ = false;
-  int64_t hold_ns_ = kHold_ns;  // the next, without a limit, were no other thread held
-
-  // One event is left alone until it is done, for WorkSeen: with much in flight the others are recorded anew before they are.
-  cuda::CUevent probe_ = nullptr;
-  bool probing_ = false;
-  int64_t probe_recorded_ns_ = 0;
-  uint32_t probe_closures_ = 0;  // Gate::closures() then
 };
 
 class Pacer {
@@ -95,7 +93,7 @@ class Pacer {
   explicit Pacer(Process& process) : process_(process) {}
 
   // After a submission on `stream`, inside the gate.
-  void submitted(cuda::CUstream stream, bool limited);
+  void submitted(cuda::CUstream stream);
   // Outside the gate: waits for earlier work if too much is in flight.
   void hold(bool limited);
   // When what the thread has in flight in the context that it submitted to last will have ended; 0: not known.

@@ -47,7 +47,7 @@ void leave_slowly(Process& process, Mark* mark, uint32_t flags, Target target) {
   if (paced) {
     if (mark->entries() == mark->waited_entry) process.first_submitted();
     if (mark->pacer == nullptr) mark->pacer = new Pacer(process);
-    mark->pacer->submitted(target.stream, (flags & Gate::kLimited) != 0);
+    mark->pacer->submitted(target.stream);
   }
   process.gate.leave(mark);
   if (paced && mark->depth() == 0) hold_back(process, mark);

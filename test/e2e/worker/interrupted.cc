@@ -154,7 +154,8 @@ void run_closes(const Options& options) {
   auto block = filled(desk.place, options.number("hold", 8u << 20), 1);
   work(*block, desk, options);
   constexpr int kFiles = 32;
-  // By the system call itself: to close what a thread of the library's sends through at that moment is the test, which ThreadSanitizer would report.
+  // By the system call itself: to close what a thread of the library's sends through at that moment is the test, which ThreadSanitizer
+  // would report.
   for (int fd = STDERR_FILENO + 1; fd < STDERR_FILENO + 1 + kFiles; ++fd) syscall(SYS_close, fd);
   int files[kFiles];
   for (int& file : files) file = memfd_create("mine", 0);

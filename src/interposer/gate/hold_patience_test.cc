@@ -1,0 +1,169 @@
+// How long a thread is held, played with a GPU that does one submission after the other.
+#include "interposer/gate/hold_patience.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace nvshare::interposer {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kSec = 1000 * kMs;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr size_t kEventsMost = 15;  // under way, as a Ring has (pacer.h); each submission has one
+
+// A thread that submits as fast as it can, and is held as a Ring holds it.
+class HeldThread {
+ public:
+  explicit HeldThread(bool limited = false) : limited_(limited) {}
+
+  void submit(int64_t takes_ns) {
+    now_ += 10'000;
+    works_.push_back(takes_ns);
+    gpu_at_ = standing_ ? gpu_at_ : std::max(gpu_at_, now_) + takes_ns;
+    const size_t under_way = events_.size() - ended_;
+    if (under_way == kEventsMost) {
+      events_.back() = {now_, end(), events_.back().submissions + 1, 0};
+    } else {
+      events_.push_back({now_, end(), 1, 0});
+    }
+    for (size_t i = ended_; i < events_.size(); ++i) events_.back().in_flight += events_[i].submissions;
+    hold();
+  }
+  // From now on its work waits for what the thread does next, until go_on().
+  void stand_still() { standing_ = true, works_.clear(); }
+  void go_on() {
+    standing_ = false;
+    gpu_at_ = std::max(gpu_at_, now_);
+    size_t event = events_.size();
+    for (size_t left = works_.size(); left > 0 && event > 0; left -= std::min<size_t>(left, events_[event].submissions)) --event;
+    size_t work = 0;
+    for (; event < events_.size(); ++event) {
+      for (uint32_t i = 0; i < events_[event].submissions && work < works_.size(); ++i) gpu_at_ += works_[work++];
+      events_[event].end = gpu_at_;
+    }
+  }
+  int64_t now() const { return now_; }
+  uint32_t in_flight() const {
+    uint32_t sum = 0;
+    for (size_t i = ended_; i < events_.size(); ++i) sum += events_[i].submissions;
+    return sum;
+  }
+
+ private:
+  struct Event {
+    int64_t recorded, end;
+    uint32_t submissions, in_flight;
+  };
+  int64_t end() const { return standing_ ? kNever : gpu_at_; }
+  bool see_done(size_t number, bool in_hold) {
+    while (ended_ <= number) {
+      const Event& event = events_[ended_];
+      if (event.end > now_) return false;
+      ++ended_;
+      last_end_ = now_;
+      if (in_hold) patience_.ended({now_, event.recorded, event.submissions, event.in_flight, 0});
+    }
+    return true;
+  }
+  HoldPatience::Rest rest(size_t number) const {
+    uint32_t ahead = 0;
+    for (size_t i = ended_; i <= number; ++i) ahead += events_[i].submissions;
+    return {ahead, events_[ended_].submissions, std::max(events_[ended_].recorded, last_end_)};
+  }
+  bool wait_for(size_t number) {
+    if (see_done(number, false)) return true;
+    patience_.begins(now_, limited_);
+    for (;;) {
+      if (now_ >= patience_.until_ns(1, rest(number))) return false;
+      now_ += 100'000;
+      if (see_done(number, true)) return true;
+    }
+  }
+  void hold() {
+    if (events_.size() < 2) return;
+    const size_t number = events_.size() - 2;
+    if (!wait_for(number)) return patience_.was_in_vain(now_, rest(number));
+    patience_.was_enough();
+    if (number > 0 && events_[number - 1].end != kNever) patience_.spaced(events_[number].end - events_[number - 1].end);
+  }
+
+  const bool limited_;
+  int64_t now_ = kSec, gpu_at_ = 0;
+  bool standing_ = false;
+  std::vector<int64_t> works_;  // submitted since it stood still
+  std::vector<Event> events_;
+  size_t ended_ = 0;
+  int64_t last_end_ = 0;
+  HoldPatience patience_;
+};
+
+// With nothing but 5 ms of patience such a thread had its whole rest of life in flight, and no drain ended.
+TEST(HoldPatience, KeepsLittleInFlightHoweverLongTheWorkTakes) {
+  for (const bool limited : {false, true}) {
+    for (const int64_t takes : {kMs / 10, kMs, 10 * kMs, 60 * kMs, 200 * kMs, 700 * kMs, 2 * kSec, 3 * kSec}) {
+      SCOPED_TRACE(std::to_string(takes / 1000) + " us" + (limited ? ", limited" : ""));
+      HeldThread thread(limited);
+      uint32_t most = 0;
+      while (thread.now() < 40 * takes + 2 * kSec) {
+        thread.submit(takes);
+        most = std::max(most, thread.in_flight());
+      }
+      EXPECT_LE(thread.in_flight(), 3u);
+      EXPECT_LE(most, 3 + takes / HoldPatience::kHold_ns);
+    }
+  }
+}
+
+TEST(HoldPatience, FollowsWorkThatGetsLonger) {
+  HeldThread thread;
+  while (thread.now() < 3 * kSec) thread.submit(2 * kMs);
+  while (thread.now() < 20 * kSec) thread.submit(150 * kMs);
+  EXPECT_LE(thread.in_flight(), 3u);
+  while (thread.now() < 60 * kSec) thread.submit(600 * kMs);
+  EXPECT_LE(thread.in_flight(), 4u);
+}
+
+// A host function that waits for a lock, for example.
+TEST(HoldPatience, LetsAThreadGoOnWhoseWorkWaitsForIt) {
+  for (const int64_t takes : {kMs, 50 * kMs}) {
+    HeldThread thread;
+    while (thread.now() < 5 * kSec) thread.submit(takes);
+    thread.stand_still();
+    const int64_t from = thread.now();
+    for (int i = 0; i < 200; ++i) thread.submit(takes);
+    EXPECT_LT(thread.now() - from, kSec + kSec / 2) << "5 ms each, after the first few";
+    thread.go_on();
+    for (int i = 0; i < 3; ++i) thread.submit(takes);
+  }
+}
+
+// Each few submissions are let go by the last of them. What a hold lasts must not become the reason why the next one lasts longer.
+TEST(HoldPatience, TakesNoPauseOfItsOwnForTheGpusTime) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (const int64_t takes : {kMs / 5, 2 * kMs, 8 * kMs}) {
+    for (const int together : {3, 6, 20, 60}) {
+      SCOPED_TRACE(std::to_string(together) + " of " + std::to_string(takes / 1000) + " us");
+      HeldThread thread;
+      while (thread.now() < 2 * kSec) thread.submit(takes);
+      const int64_t from = thread.now();
+      constexpr int kRounds = 300;
+      for (int round = 0; round < kRounds; ++round) {
+        thread.stand_still();
+        for (int i = 0; i < together; ++i) thread.submit(takes + random() % (takes / 4));
+        thread.go_on();
+      }
+      // Each but the first two of a round is held in vain: 20 ms at most, or as long as all of them take.
+      EXPECT_LT((thread.now() - from) / kRounds, together * std::max(20 * kMs, 5 * takes));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::interposer
