@@ -9,11 +9,10 @@ void HoldPatience::begins(int64_t now_ns, bool limited) {
   began_ns_ = now_ns;
   ends_ = 0;
   looks_until_ns_ = 0;
-  if (first_began_ns_ == 0) first_began_ns_ = now_ns;
 }
 
 void HoldPatience::ended(const Ended& event) {
-  saw_an_end_ = true;
+  awaits_first_ = false;
   if (ends_++ > 0 && event.closures == last_closures_ && event.submissions > 0) {
     submission_ns_ = static_cast<double>(event.seen_ns - last_end_ns_) / event.submissions;
     looks_until_ns_ = 0;
@@ -34,9 +33,9 @@ void HoldPatience::ended(const Ended& event) {
 
 int64_t HoldPatience::until_ns(int64_t threads, const Rest& rest) const {
   int64_t alone = !limited_ ? hold_ns_ : last_in_vain_ ? kHold_ns : kHoldMost_ns;
-  // Before any end was seen its work may just be long, and what is in flight is to stay within reach.
-  if (const int64_t so_far = began_ns_ - first_began_ns_; !saw_an_end_ && so_far < kFirstMost_ns)
+  if (const int64_t so_far = began_ns_ - first_from_ns_; awaits_first_ && so_far < kFirstMost_ns) {
     alone = std::max({alone, kHold_ns, so_far / 2});
+  }
   int64_t until = std::max(began_ns_ + std::min(alone * threads, kHoldMost_ns), looks_until_ns_);
   if (submission_ns_ > 0) {
     const double rest_ns = std::min(2 * submission_ns_ * rest.submissions, double{kLongHoldMost_ns});
@@ -56,6 +55,10 @@ void HoldPatience::was_in_vain(int64_t now_ns, const Rest& rest) {
   hold_ns_ = std::max(std::min(hold_ns_, 2 * kHold_ns) / 2, kHoldLeast_ns);
   // What should have ended long ago takes otherwise long than what came before.
   if (static_cast<double>(now_ns - rest.since_ns) > 2 * submission_ns_ * rest.next) submission_ns_ = 0;
+  if (!awaits_first_ && ends_ == 0 && (first_from_ns_ == 0 || began_ns_ - first_from_ns_ >= kFirstEvery_ns)) {
+    awaits_first_ = true;
+    first_from_ns_ = began_ns_;
+  }
   if (looks_until_ns_ != 0) looks_to_miss_ = looks_missed_ = std::min(2 * looks_missed_ + 1, kLooksMissedMost);
 }
 

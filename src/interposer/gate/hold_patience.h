@@ -7,13 +7,15 @@ namespace nvshare::interposer {
 
 // Work that is not done in time either takes long or needs what the held thread does next. What ends in a hold tells them apart, as the
 // thread does nothing then: the time between two ends in one hold is the GPU's, and with as much for each submission in flight a hold is
-// long enough. After the first end that was seen the second one is waited for once in a while, to learn that time.
+// long enough. After the first end that was seen the second one is waited for once in a while, to learn that time. Until the first, once a
+// minute, holds get longer and longer, so that little is in flight by then.
 class HoldPatience {
  public:
   static constexpr int64_t kHold_ns = 20'000'000;
   static constexpr int64_t kHoldLeast_ns = 5'000'000;
-  static constexpr int64_t kHoldMost_ns = 2'000'000'000;       // of one whose work's time is not known
-  static constexpr int64_t kFirstMost_ns = 5'000'000'000;      // until the first end; then what it does next is what its work waits for
+  static constexpr int64_t kHoldMost_ns = 2'000'000'000;   // of one whose work's time is not known
+  static constexpr int64_t kFirstMost_ns = 5'000'000'000;  // for the first end
+  static constexpr int64_t kFirstEvery_ns = 60'000'000'000;
   static constexpr int64_t kLookMost_ns = 5'000'000'000;       // for the second end
   static constexpr int64_t kLongHoldMost_ns = 10'000'000'000;  // of one whose work's time is known
   static constexpr uint32_t kLooksMissedMost = 63;             // first ends in a row after which the second is not waited for
@@ -45,8 +47,8 @@ class HoldPatience {
  private:
   int64_t hold_ns_ = kHold_ns;  // without a limit, were no other thread held
   bool last_in_vain_ = false;   // with a limit, the last one
-  bool saw_an_end_ = false;     // ever
-  int64_t first_began_ns_ = 0;  // before it
+  bool awaits_first_ = false;   // end, in holds that get longer, since first_from_ns_
+  int64_t first_from_ns_ = 0;   // 0: never so far
   double submission_ns_ = 0;    // the GPU's time for one; 0: not known
   uint32_t looks_to_miss_ = 0;
   uint32_t looks_missed_ = 0;  // after the last look that saw no second end

@@ -53,6 +53,9 @@ void ask_headroom_anew(Turn& turn, const At& at);  // of the next scheduler
 void lease_tried(Turn& turn, const At& at, bool charged);
 
 // contention.cc
+void presume_waiters(Turn& turn, const At& at);   // of a grant, until the scheduler says who waits
+void presumption_runs(Turn& turn, const At& at);  // the gate is open
+void check_presumption(Turn& turn, const At& at);
 void nobody_waits(Turn& turn, const At& at, bool limited);
 void heard_contention(Turn& turn, const At& at, const protocol::Contention& message);
 void set_gang_runs(Turn& turn, const At& at, bool runs);

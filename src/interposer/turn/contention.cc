@@ -11,15 +11,36 @@ namespace {
 // The gate is told of changes.
 void set_terms(Turn& turn, const At& at, const Idleness::Terms& terms) {
   turn.idle.set_terms(terms);
-  const bool watched = terms.waiters > 0 || terms.limited;
+  const bool watched = terms.waiters > 0 || terms.limited || turn.watch.presumed_until != 0;
   if (watched != turn.watch.watched) at.add(WatchGate{false, watched});
   if (terms.limited != turn.watch.closely) at.add(WatchGate{true, terms.limited});
-  turn.watch = {watched, terms.limited};
+  turn.watch.watched = watched;
+  turn.watch.closely = terms.limited;
 }
 
 }  // namespace
 
+void presume_waiters(Turn& turn, const At& at) {
+  if (turn.idle.terms().limited) return;  // all is bounded anyway
+  turn.watch.presumed_until = kNever;
+  set_terms(turn, at, turn.idle.terms());
+}
+
+// For the link's thread to look in time; mostly the scheduler has said so by then.
+void presumption_runs(Turn& turn, const At& at) {
+  if (turn.watch.presumed_until != kNever) return;
+  turn.watch.presumed_until = at.now + kPresumed_ns;
+  at.add(WakeLink{});
+}
+
+void check_presumption(Turn& turn, const At& at) {
+  if (turn.watch.presumed_until == 0 || at.now < turn.watch.presumed_until) return;
+  turn.watch.presumed_until = 0;
+  set_terms(turn, at, turn.idle.terms());
+}
+
 void nobody_waits(Turn& turn, const At& at, bool limited) {
+  turn.watch.presumed_until = 0;
   Idleness::Terms terms = turn.idle.terms();
   terms.waiters = terms.memory_waiters = 0;
   terms.limited = limited;
@@ -50,6 +71,7 @@ void heard_contention(Turn& turn, const At& at, const protocol::Contention& mess
     terms.memory_waiters = message.memory_waiters;
     terms.swap_cost_ns = static_cast<int64_t>(message.swap_cost_ns);
   }
+  turn.watch.presumed_until = 0;
   set_terms(turn, at, terms);
   if (!may_run(turn)) return;
   const Idleness::Reason reason = turn.idle.reason();

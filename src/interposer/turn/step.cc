@@ -70,6 +70,7 @@ struct Handler {
     turn.cancel_load = false;
     turn.wish.requested = false;
     turn.phase = Phase::kLoading;
+    presume_waiters(turn, at);
     at.add(StartLoad{message.grant.grant});
   }
 
@@ -233,6 +234,7 @@ struct Handler {
     turn.other_gpus = at.seen.other_gpus;
     check_drain(turn, at);
     check_reopening(turn, at);
+    check_presumption(turn, at);
     if (!turn.growth.kept.end_before(at.now)) return;
     if (turn.idle.terms().memory_waiters == 0) return;
     at.add(MemoryReportDue{});  // what nobody took goes back
@@ -245,6 +247,7 @@ struct Handler {
 void open_gate(Turn& turn, const At& at) {
   turn.phase = Phase::kRunning;
   at.add(OpenGate{});
+  presumption_runs(turn, at);
   begin_watch(turn, at);
 }
 
@@ -311,6 +314,7 @@ Instant next_deadline(const Turn& turn) {
   Instant next = kNever;
   if (turn.phase == Phase::kDraining) next = std::min(turn.drain.deadline, reopening_due(turn));
   if (turn.drain.reopened_until != 0) next = std::min(next, turn.drain.reopened_until);
+  if (turn.watch.presumed_until != 0) next = std::min(next, turn.watch.presumed_until);
   return std::min(next, turn.growth.kept.next_end());
 }
 

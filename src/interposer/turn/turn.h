@@ -57,7 +57,11 @@ struct Drain {
 struct GateWatch {
   bool watched = false;
   bool closely = false;
+  // From each grant on others are taken to wait until the scheduler has said what is so: threads that all wake at once, and keep the one
+  // that reads its word from running, would have seconds of work in flight by then.
+  Instant presumed_until = 0;  // 0: no more; kNever: until kPresumed_ns after the gate's opening
 };
+inline constexpr int64_t kPresumed_ns = 50'000'000;
 
 // An allocation in mid-turn that waits for a larger budget.
 struct Growth {

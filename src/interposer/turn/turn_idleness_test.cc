@@ -340,6 +340,43 @@ TEST(TurnIdleness, AThreadThatComesEndsNoDrainThatTheSchedulerAskedFor) {
   EXPECT_EQ(turn->phase, D);
 }
 
+// Thirty-two threads that woke with the gate had ten seconds of work in flight before the thread that reads ran again.
+TEST(TurnIdleness, WhoWaitsIsPresumedUntilTheSchedulerSaysSo) {
+  const auto granted = [](TestTurn& turn) {
+    turn.bring_to(L);
+    EXPECT_TRUE(turn.watched);
+    turn.now += 10'000 * kMs;  // memory comes in
+    EXPECT_EQ(next_deadline(turn.state()), kNever);
+    turn.wakes = 0;
+    turn.take(LoadEnded{});
+    EXPECT_TRUE(turn.watched);
+    EXPECT_FALSE(turn.watched_closely);
+    EXPECT_EQ(turn.idle_watches, 0);
+  };
+  TestTurn alone;
+  granted(alone);
+  EXPECT_GT(alone.wakes, 0) << "the link's thread looks in time";
+  EXPECT_EQ(next_deadline(alone.state()), alone.now + kPresumed_ns);
+  alone.now += kPresumed_ns;
+  alone.take(Tick{});
+  EXPECT_FALSE(alone.watched);
+  EXPECT_EQ(next_deadline(alone.state()), kNever);
+
+  TestTurn with_others;
+  granted(with_others);
+  with_others.contend(1, 1, 0);
+  with_others.take(with_others.contention());
+  with_others.now += kPresumed_ns;
+  with_others.take(Tick{});
+  EXPECT_TRUE(with_others.watched);
+  EXPECT_EQ(next_deadline(with_others.state()), kNever);
+
+  TestTurn none_waits;
+  granted(none_waits);
+  none_waits.take(none_waits.contention());
+  EXPECT_FALSE(none_waits.watched);
+}
+
 TEST(TurnIdleness, IsLookedForFromTheMomentThatThereIsAReason) {
   TestTurn turn;
   turn.bring_to(R);
