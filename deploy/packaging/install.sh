@@ -21,6 +21,12 @@ while [ $# -gt 0 ]; do
   shift
 done
 case "$prefix" in /*) ;; *) die "--prefix '$prefix' is not an absolute path" ;; esac
+while [ "$prefix" != "${prefix%/}" ]; do prefix=${prefix%/}; done  # so that each spelling finds what another one installed
+if [ "$uninstall" = no ]; then
+  case "$prefix" in *[\ :]*) die "programs could not load the library from below '$prefix': for the loader its name ends at a blank or ':'; take another folder: --user --prefix DIR" ;; esac
+fi
+instead="run it as root, or with --user"
+if [ "$user" = yes ] || [ "$(id -u)" -eq 0 ]; then instead="another folder: --prefix DIR"; fi
 list=$prefix/share/nvshare/installed-files
 made=$prefix/share/nvshare/made-folders
 units=${NVSHARE_UNIT_DIR:-/etc/systemd/system}
@@ -32,7 +38,7 @@ control() { if [ -z "${NVSHARE_UNIT_DIR:-}" ]; then systemctl "$@" || true; fi; 
 make_folder() {
   [ ! -d "$1" ] || return 0
   make_folder "$(dirname "$1")"
-  why=$(mkdir "$1" 2>&1) || die "cannot make the folder $1 (${why##*: }); run it as root, or with --user"
+  why=$(mkdir "$1" 2>&1) || die "cannot make the folder $1 (${why##*: }); $instead"
   case "$notes" in
     yes) echo "$1" >> "$made" ;;
     later) new_folders="$1
@@ -117,6 +123,7 @@ new=$list.new part=
 trap leave_nothing_unnoted EXIT
 trap 'exit 1' HUP INT TERM
 make_folder "$prefix/share/nvshare"
+why=$( (: > "$new") 2>&1) || die "cannot write $new (${why##*: }); $instead"
 (cd "$here" && find bin lib share -type f | sort) > "$new"
 printf '%s\n' share/nvshare/installed-files share/nvshare/made-folders >> "$new"
 # Not beside an earlier release that noted none.
@@ -148,4 +155,8 @@ if [ "$service" = yes ]; then
   control restart nvshare-scheduler
 fi
 echo "installed nvshare below $prefix; try: $prefix/bin/nvsharectl doctor"
-case ":$PATH:" in *":$prefix/bin:"*) ;; *) echo "$prefix/bin is not in PATH: export PATH=$prefix/bin:\$PATH" ;; esac
+case "$prefix" in
+  *[!A-Za-z0-9/._+@%,-]*) typed="'$(echo "$prefix" | sed "s/'/'\\\\''/g")'" ;;
+  *) typed=$prefix ;;
+esac
+case ":$PATH:" in *":$prefix/bin:"*) ;; *) echo "$prefix/bin is not in PATH: export PATH=$typed/bin:\$PATH" ;; esac

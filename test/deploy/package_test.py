@@ -448,6 +448,40 @@ exec {shutil.which("mkdir")} "$@\"""")
         self.assertIn(f"cannot make the folder {self.folder}/opt/new/share/nvshare (No space left)", text)
         self.assertFalse((self.folder / "opt").exists())
 
+    def test_a_folder_from_which_the_library_cannot_be_loaded_is_refused(self):
+        for name in ("home of Ann", "a:b"):
+            code, text = self.install("--prefix", self.folder / name)
+            self.assertEqual(code, 1, text)
+            self.assertIn("its name ends at a blank or ':'; take another folder", text)
+            self.assertFalse((self.folder / name).exists())
+
+    def test_the_line_for_path_can_be_pasted(self):
+        prefix = self.folder / "it's $HOME".replace(" ", "-")
+        code, text = self.install("--prefix", prefix)
+        self.assertEqual(code, 0, text)
+        line = re.search(r"is not in PATH: (.*)", text)[1]
+        self.assertEqual(run("sh", "-c", line + "; command -v nvsharectl").strip(), str(prefix / "bin/nvsharectl"))
+
+    def test_where_it_cannot_write_it_says_what_to_do(self):
+        prefix = self.folder / "opt"
+        nobody, root = self.stand_in("id", "echo 1234"), "another folder: --prefix DIR"
+        self.assertEqual(self.install("--prefix", prefix)[0], 0)
+        (prefix / "share/nvshare/installed-files.new").mkdir()
+        code, text = self.install("--prefix", prefix)
+        self.assertEqual(code, 1, text)
+        self.assertRegex(text, rf"^install.sh: cannot write {prefix}/share/nvshare/installed-files.new \(.*\); ")
+        (self.folder / "home").write_text("no folder")
+        self.assertIn(root, self.install("--user", PATH=nobody)[1])
+        self.assertIn("run it as root, or with --user", self.install("--prefix", self.folder / "home", PATH=nobody)[1])
+
+    def test_a_slash_more_is_the_same_folder(self):
+        prefix, units = self.folder / "opt", self.folder / "units"
+        units.mkdir()
+        self.assertEqual(self.install("--prefix", prefix, NVSHARE_UNIT_DIR=str(units))[0], 0)
+        code, text = self.install("--prefix", f"{prefix}//", "--uninstall", NVSHARE_UNIT_DIR=str(units))
+        self.assertEqual(code, 0, text)
+        self.assertEqual(files_below(units), [], "its service goes, too")
+
     def test_wrong_uses_are_explained(self):
         for words, answer in ((["--usr"], "accepted: --user"), (["--prefix"], "needs a folder"), (["--prefix", "here"], "not an absolute path"),
                               (["--user", "--uninstall"], "nothing was installed")):
