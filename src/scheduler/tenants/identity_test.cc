@@ -182,6 +182,19 @@ TEST(Tenants, TwoUsersUnitsOfTheSameNameAreTwoTenants) {
   EXPECT_EQ(tenants.find("train.service"), &of_system) << "by the name that it always had";
 }
 
+TEST(Tenants, WhatAUserNamesAFolderIsMadePrintable) {
+  Cgroups cgroups;
+  Tenants tenants(cgroups.look());
+  Child unit, container;
+  const std::string user = "0::/user.slice/user-1000.slice/user@1000.service/";
+  cgroups.texts[unit.pid] = user + "app.slice/a\x1b]0;b\a.service\n";
+  cgroups.texts[container.pid] = user + "machine-\xff\u202ec.scope\n";
+  const Tenant& of_unit = tenants.join(peer_with(unit.pid), "x");
+  EXPECT_EQ(of_unit.name, "user-1000/a?]0;b?.service");
+  EXPECT_EQ(tenants.join(peer_with(container.pid), "x").name, "user-1000/??c");
+  EXPECT_EQ(tenants.join(peer_with(unit.pid), "x").id, of_unit.id) << "it is known by its path";
+}
+
 TEST(Tenants, NoUserIsTakenForAPodOrAContainer) {
   const std::string uid = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
   const std::string id(64, 'a');

@@ -181,7 +181,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
   try {
     *key = entry.at("key").get<std::string>();
     entry.at("id").get_to(tenant->id);
-    entry.at("name").get_to(tenant->name);
+    tenant->name = printable(entry.at("name").get<std::string>());  // an earlier release wrote folders' names as they were
     entry.at("kind").get_to(tenant->kind);
     entry.at("gpu_memory_limit").get_to(tenant->gpu_memory_limit);
     tenant->gpu_memory_reserved = entry.value("gpu_memory_reserved", int64_t{0});

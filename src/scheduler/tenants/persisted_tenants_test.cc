@@ -12,6 +12,7 @@
 #include <optional>
 #include <sstream>
 
+#include "base/printable.h"
 #include "scheduler/persisted_file.h"
 #include "scheduler/tenants/tenants.h"
 #include "scheduler/testing/test_amounts.h"
@@ -344,7 +345,7 @@ TEST_F(PersistedTenantsChanges, ALineIsOneWhateverATenantIsCalled) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << "one beside the first: " << text;
   const Tenants next(file_);
   ASSERT_NE(next.find(train_), nullptr);
-  EXPECT_EQ(next.find(train_)->name, name);
+  EXPECT_EQ(next.find(train_)->name, printable(name)) << "an earlier release may have written it";
 }
 
 TEST_F(PersistedTenantsChanges, ClientsThatCameAndWentAreThoseThatAreWritten) {

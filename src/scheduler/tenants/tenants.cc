@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/parse.h"
+#include "base/printable.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -315,7 +316,8 @@ Tenant& Tenants::get(const CgroupIdentity& cgroup) {
       index(tenants_.insert(std::move(former)).position);
     }
   }
-  return get(key, kind, cgroup.name);
+  // A user may have named the folder, and this name is shown to others: in logs, on their terminals.
+  return get(key, kind, printable(cgroup.name));
 }
 
 Tenant* Tenants::run_of(pid_t pid) {
