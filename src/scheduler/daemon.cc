@@ -59,6 +59,17 @@ uint64_t new_epoch() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
+// What is read of a client there is another process's where /proc was mounted for another PID namespace: each would be taken for somebody.
+Result<void> check_that_proc_is_ours() {
+  char self[32] = {};
+  const ssize_t length = readlink("/proc/self", self, sizeof self - 1);
+  if (length <= 0 || std::to_string(getpid()) == self) return {};
+  return error_format(
+      "/proc is of another PID namespace (process %d is %s there), so that nobody would know who connects; mount it anew, "
+      "as 'unshare --mount-proc' does",
+      getpid(), self);
+}
+
 HostBudget::Machine look_at_host() {
   std::ifstream stream("/proc/meminfo");
   std::ostringstream text;
@@ -76,6 +87,7 @@ HostBudget::Machine look_at_host() {
 }  // namespace
 
 Result<std::unique_ptr<Daemon>> Daemon::start(const Settings& settings, const char* nvml_library) {
+  if (auto ok = check_that_proc_is_ours(); !ok) return ok.error();
   Result<RuntimeDir> runtime_dir = RuntimeDir::open(settings.runtime_dir, std::chrono::nanoseconds(settings.take_over_patience));
   if (!runtime_dir) return runtime_dir.error();
   std::unique_ptr<Daemon> daemon(new Daemon(settings, std::move(*runtime_dir)));

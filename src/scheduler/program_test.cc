@@ -35,6 +35,19 @@ TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_EQ(wait_for_end(start({"--version"})), 0);
 }
 
+// Whoever connects would be taken for another process, of another tenant perhaps.
+TEST_F(ProgramTest, AProcOfAnotherPidNamespaceIsRefused) {
+  const auto in_a_namespace = [] {
+    if (unshare(CLONE_NEWPID) != 0) _exit(97);
+    const pid_t inside = fork();
+    if (inside != 0) _exit(wait_for_end(inside));
+  };
+  const int status = wait_for_end(start({"--exit-when-idle", "1"}, {}, -1, in_a_namespace));
+  if (status == 97) GTEST_SKIP() << "no PID namespace may be made here";
+  EXPECT_EQ(status, EXIT_FAILURE);
+  EXPECT_NE(said().find("/proc is of another PID namespace"), std::string::npos) << said();
+}
+
 // A file for each connection and one for each process, and a quarter of all is left to others.
 TEST_F(ProgramTest, SaysForHowManyProgramsItsOpenFilesSuffice) {
   const auto with_few = [] {

@@ -177,6 +177,13 @@ void ClientSockets::accept(FileDescriptor socket) {
   Result<Peer> peer = peer_of(socket.get());
   if (!peer) return give_up(peer.error(), static_cast<uint64_t>(number->pid));
   processes_.end_if_dead(peer->pid);
+  if (peer->pid == 0) {
+    warnings_.warn(
+        "unseen", now,
+        "a program of user {} is in a PID namespace that this scheduler does not see: it counts as a tenant of its own, whatever "
+        "pod or container it is in; run the scheduler in the host's PID namespace (hostPID, --pid=host)",
+        peer->uid);
+  }
   Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
   if (whose.tenant.empty() && whose.user.empty()) {  // root's, in no unit: possibly a container whose cgroups nobody knows
     peer->pid_namespace = pid_namespace_below(peer->pid);

@@ -69,6 +69,7 @@ Accountable accountable_for(const CgroupReader& reader, std::string_view cgroups
   if (cgroup) whose.tenant = "cgroup " + cgroup->path;
   const bool is_contained = cgroup && cgroup->kind != CgroupIdentity::Kind::kUnit;
   if (!is_contained && uid != 0) whose.user = "user " + std::to_string(uid);
+  if (pid == 0 && whose.tenant.empty() && whose.user.empty()) whose.tenant = "root in PID namespaces that are not seen";
   return whose;
 }
 

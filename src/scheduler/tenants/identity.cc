@@ -7,9 +7,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +28,8 @@
 
 namespace nvshare::scheduler {
 namespace {
+
+constexpr decltype(statfs::f_type) kPidFs = 0x50494446;  // PID_FS_MAGIC: each process has an inode of its own, for good
 
 // By system calls: the scheduler looks at processes with each message that joins or leaves, and a stream costs several times as much.
 // False, with errno: not all of it could be read.
@@ -72,6 +76,16 @@ Result<FileDescriptor> pidfd_of(int socket, pid_t pid) {
   return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
+// In place of its start time. Nothing but its descriptor tells a process from others that we do not see: were they taken for one, they
+// would be one tenant, whose programs share host memory and limits. Before Linux 6.9 each connection has a number of its own.
+uint64_t number_of_unseen(const FileDescriptor& pidfd) {
+  static std::atomic<uint64_t> connections{0};
+  struct statfs about {};
+  struct stat status {};
+  if (pidfd && fstatfs(pidfd.get(), &about) == 0 && about.f_type == kPidFs && fstat(pidfd.get(), &status) == 0) return status.st_ino;
+  return ++connections;
+}
+
 }  // namespace
 
 bool has_ended(const FileDescriptor& pidfd) {
@@ -102,7 +116,7 @@ Result<Peer> peer_of(int socket) {
   Result<FileDescriptor> pidfd = pidfd_of(socket, peer.pid);
   if (!pidfd) return pidfd.error();
   peer.pidfd = std::move(*pidfd);
-  peer.start_time = start_time_of(peer.pid);
+  peer.start_time = peer.pid > 0 ? start_time_of(peer.pid) : number_of_unseen(peer.pidfd);
   // Looked at last: while it lives, its number is nobody else's.
   if (has_ended(peer.pidfd)) return error_format("process %d has ended", peer.pid);
   return peer;

@@ -16,7 +16,7 @@ namespace nvshare::scheduler {
 struct Peer {
   pid_t pid = 0;  // in our PID namespace; 0 if it is in one that we do not see
   uid_t uid = 0;
-  uint64_t start_time = 0;     // of the process, in clock ticks since boot: with the pid, names one process for good
+  uint64_t start_time = 0;     // in clock ticks since boot: with the pid, names one process for good (with pid 0: identity.cc)
   FileDescriptor pidfd;        // readable once the process has ended; none on kernels without
   std::string account;         // whose bounds it counts against (connection_bounds.h); empty: none
   uint64_t pid_namespace = 0;  // of root's process that is in no unit: the one below ours that it is in (pid_namespace_below)

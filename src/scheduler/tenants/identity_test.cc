@@ -85,6 +85,39 @@ TEST(Identity, OnlyAKernelWithoutPidfdsOfPeersLeavesItToTheNumber) {
   EXPECT_EQ(peer_when_the_kernel_says(EINVAL), 0);
 }
 
+// In a PID namespace of its own, of sockets whose other ends are of two processes outside: 0, or what was wrong.
+int peers_outside(int of_one, int of_other) {
+  const auto one = peer_of(of_one), again = peer_of(of_one), other = peer_of(of_other);
+  if (!one || !again || !other) return 1;
+  if (one->pid != 0 || other->pid != 0) return 2;
+  if (one->start_time == 0 || other->start_time == 0) return 3;
+  if (one->start_time == other->start_time) return 4;
+  return one->start_time == again->start_time || !one->pidfd ? 0 : 5;
+}
+
+int exit_status_of(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+
+TEST(Identity, ProcessesThatAreNotSeenAreToldApart) {
+  int of_this[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, of_this), 0);
+  const FileDescriptor ends[] = {FileDescriptor(of_this[0]), FileDescriptor(of_this[1])};
+  const pid_t child = fork();
+  if (child == 0) {
+    int of_child[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, of_child) != 0 || unshare(CLONE_NEWPID) != 0) _exit(9);
+    const pid_t inside = fork();
+    if (inside == 0) _exit(peers_outside(of_this[0], of_child[0]));
+    _exit(exit_status_of(inside));
+  }
+  const int outcome = exit_status_of(child);
+  if (outcome == 9) GTEST_SKIP() << "no PID namespace may be made here";
+  EXPECT_EQ(outcome, 0);
+}
+
 TEST(Identity, AProcessIsNumberedAsTheViewerSeesIt) {
   const char* host = "Name:\tviewer\nNSpid:\t100\nx\n";
   const char* other_host = "Name:\tjob\nNSpid:\t200\n";
@@ -180,6 +213,16 @@ TEST(Tenants, TwoUsersUnitsOfTheSameNameAreTwoTenants) {
   EXPECT_EQ(tenants.join(peer_with(nested.pid), "x").id, of_system.id) << "a group below its own is no way out";
   EXPECT_EQ(tenants.find("user-1000/train.service"), &of_alice);
   EXPECT_EQ(tenants.find("train.service"), &of_system) << "by the name that it always had";
+}
+
+TEST(Tenants, ProcessesThatAreNotSeenAreNotOneTenant) {
+  Tenants tenants([](pid_t) { return std::string(); });
+  Peer one, other;
+  one.start_time = 7;
+  other.start_time = 8;
+  const policy::TenantId of_one = tenants.join(one, "x").id;
+  EXPECT_NE(tenants.join(other, "x").id, of_one) << "they would have each other's host memory";
+  EXPECT_EQ(tenants.join(one, "x").id, of_one);
 }
 
 TEST(Tenants, WhatAUserNamesAFolderIsMadePrintable) {
