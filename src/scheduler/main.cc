@@ -1,4 +1,5 @@
 // nvshare-scheduler: decides which programs run on which GPU and when. See README.md.
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -7,13 +8,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <cstring>
 #include <list>
-#include <sstream>
 
+#include "base/fd.h"
 #include "scheduler/daemon.h"
 #include "scheduler/log.h"
 #include "scheduler/settings.h"
@@ -31,16 +33,22 @@ struct CommandLine {
   Texts texts;
 };
 
-// The file's text; a missing one is empty unless it was asked for.
+constexpr size_t kConfigBytesMax = size_t{1} << 20;
+
+// The file's text; a missing one is empty unless it was asked for. What is there and cannot be read is an error: its settings may be
+// bounds.
 Result<std::string> read_config(const CommandLine& line) {
-  std::ifstream stream(line.config);
-  if (!stream) {
-    if (line.config_given) return error_format("cannot read %.200s", line.config.c_str());
-    return std::string();
+  const FileDescriptor file(open(line.config.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file && errno == ENOENT && !line.config_given) return std::string();
+  std::string text;
+  char part[4096];
+  ssize_t length = -1;
+  while (file && text.size() <= kConfigBytesMax && (length = read(file.get(), part, sizeof part)) > 0) {
+    text.append(part, static_cast<size_t>(length));
   }
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
+  if (length < 0) return error_format("cannot read %.200s: %s", line.config.c_str(), std::strerror(errno));
+  if (length > 0) return error_format("%.200s is no settings file: it has more than %zu bytes", line.config.c_str(), kConfigBytesMax);
+  return text;
 }
 
 // Each client takes a descriptor, its socket, and each process one more.

@@ -28,6 +28,10 @@ TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_NE(said().find("--switch-time-mode"), std::string::npos) << said();
   EXPECT_EQ(wait_for_end(start({"--config", "/nonexistent.toml"})), 2);
   EXPECT_NE(said().find("/nonexistent.toml"), std::string::npos) << said();
+  EXPECT_EQ(wait_for_end(start({"--config", "/etc"})), 2);
+  EXPECT_NE(said().find("cannot read /etc: Is a directory"), std::string::npos) << said();
+  EXPECT_EQ(wait_for_end(start({"--config", "/dev/zero"})), 2);
+  EXPECT_NE(said().find("/dev/zero is no settings file"), std::string::npos) << said();
   EXPECT_EQ(wait_for_end(start({"--colour"})), 2);
   EXPECT_NE(said().find("'--colour' is no flag; 'nvshare-scheduler --help' lists them"), std::string::npos) << said();
   EXPECT_EQ(wait_for_end(start({"--switch-time-fixed"})), 2);

@@ -58,6 +58,10 @@ Result<void> apply_file(Settings& settings, std::string_view file_name, std::str
       return error_format("%s, line %u: '%.80s' is no setting; `nvshare-scheduler --help` lists them", name.c_str(),
                           node.source().begin.line, std::string(key.str()).c_str());
     }
+    if (!node.is_value()) {
+      return error_format("%s, line %u: %s is a list or a table; accepted: %.120s", name.c_str(), node.source().begin.line, spec->name,
+                          spec->accepted.c_str());
+    }
     if (auto ok = settings::apply(settings, *spec, text_of(node), name + ": " + spec->name); !ok) return ok;
   }
   return {};

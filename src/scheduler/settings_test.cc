@@ -107,6 +107,8 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
 
 TEST(Settings, TheFileIsRefusedByLineAndKey) {
   EXPECT_NE(refusal("log_level = 'info'\nswich_time = 3", {}, {}).find("line 2: 'swich_time'"), std::string::npos);
+  EXPECT_NE(refusal("\ntrace = ['/tmp/x']", {}, {}).find("line 2: trace is a list or a table; accepted: a path"), std::string::npos);
+  EXPECT_NE(refusal("[trace]\nfile = '/tmp/x'", {}, {}).find("line 1: trace is a list or a table"), std::string::npos);
   EXPECT_NE(refusal("switch_time_mode = 'never'", {}, {}).find("test.toml: switch_time_mode"), std::string::npos);
   EXPECT_NE(refusal("switch_time_mode = ", {}, {}).find("test.toml, line 1"), std::string::npos);
   EXPECT_NE(refusal("switch_time_fixed = [1]", {}, {}).find("switch_time_fixed"), std::string::npos);
