@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <strings.h>
 
 #include <cstdint>
 
@@ -39,6 +40,16 @@ bool is_loopback(const std::string& text) {
     return ntohl(reinterpret_cast<const sockaddr_in*>(&address->storage)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
   }
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&address->storage)->sin6_addr);
+}
+
+bool is_named_by_nobody(const std::string& host) {
+  in6_addr ignored{};
+  if (!host.empty() && host.front() == '[') {
+    const size_t end = host.find(']');
+    return end != std::string::npos && inet_pton(AF_INET6, host.substr(1, end - 1).c_str(), &ignored) == 1;
+  }
+  const std::string name = host.substr(0, host.find(':'));
+  return inet_pton(AF_INET, name.c_str(), &ignored) == 1 || strcasecmp(name.c_str(), "localhost") == 0;
 }
 
 }  // namespace nvshare::scheduler

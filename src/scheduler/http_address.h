@@ -19,4 +19,7 @@ std::optional<HttpAddress> parse_http_address(const std::string& text);
 // Whether only programs of this machine reach such an address: 127.0.0.0/8 and ::1. An address that is none is not.
 bool is_loopback(const std::string& address);
 
+// Of a request's Host header: "127.0.0.1:9402", "[::1]", "localhost:80", in which no name server has a say.
+bool is_named_by_nobody(const std::string& host);
+
 }  // namespace nvshare::scheduler

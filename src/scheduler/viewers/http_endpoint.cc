@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/http_address.h"
 #include "scheduler/log.h"
 #include "scheduler/viewers/http_server.h"
 #include "scheduler/viewers/metrics_site.h"
@@ -76,7 +77,7 @@ Result<std::unique_ptr<HttpEndpoint>> HttpEndpoint::serve(const Options& options
   const char* what = options.metrics ? "cannot serve metrics" : "cannot serve the page";
   std::vector<std::unique_ptr<HttpSite>> sites;
   if (options.metrics) {
-    Result<std::unique_ptr<HttpSite>> metrics = make_metrics_site(desk, options.tenants_max);
+    Result<std::unique_ptr<HttpSite>> metrics = make_metrics_site(desk, options.tenants_max, is_loopback(options.address));
     if (!metrics) return error_format("%s at %.80s: %.200s", what, options.address.c_str(), metrics.error().text);
     sites.push_back(std::move(*metrics));
   }

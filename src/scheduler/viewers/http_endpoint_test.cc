@@ -33,10 +33,10 @@ FileDescriptor connect_to(const std::string& url) {
   return socket;
 }
 
-std::string get(const std::string& url) {
+std::string get(const std::string& url, const std::string& host = "localhost") {
   const FileDescriptor socket = connect_to(url);
   if (!socket) return "";
-  const std::string request = "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n";
   if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
   std::string answer;
   char part[4096];
@@ -145,8 +145,18 @@ TEST_F(HttpEndpointTest, WhatIsNoScrapeIsAnsweredAsHttpSays) {
   EXPECT_EQ(answer("POST /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
   EXPECT_EQ(answer("\r\n\r\n"), "HTTP/1.1 400 Bad Request");
   EXPECT_EQ(answer("HEAD /metrics HTTP/1.0\r\n\r\n"), "HTTP/1.1 200 OK");
-  EXPECT_EQ(answer("GET /metrics?x=1 HTTP/1.1\r\nHost: here\r\n\r\n"), "HTTP/1.1 200 OK");
+  EXPECT_EQ(answer("GET /metrics?x=1 HTTP/1.1\r\nHost: [::1]:9402\r\n\r\n"), "HTTP/1.1 200 OK");
   EXPECT_EQ(answer(std::string(9000, 'x')).substr(0, 12), "HTTP/1.1 431");
+}
+
+// A web site that a user of this machine visits has a name that it may make stand for 127.0.0.1.
+TEST_F(HttpEndpointTest, ANameThatWasMadeToStandForTheLoopbackReadsNoMetrics) {
+  start();
+  run_loop();
+  const std::string answer = get(endpoint_->url(), "evil.example:9402");
+  EXPECT_EQ(answer.substr(0, answer.find("\r\n")), "HTTP/1.1 403 Forbidden");
+  EXPECT_EQ(answer.find("nvshare_"), std::string::npos);
+  EXPECT_NE(get(endpoint_->url(), "127.0.0.1:9402").find("nvshare_build_info"), std::string::npos);
 }
 
 TEST_F(HttpEndpointTest, APortInUseIsRefusedByName) {

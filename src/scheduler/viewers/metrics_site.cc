@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/http_address.h"
 #include "scheduler/viewers/metrics.h"
 
 namespace nvshare::scheduler {
@@ -32,10 +33,15 @@ ProcessFigures look_at_process() {
 
 class MetricsSite final : public HttpSite {
  public:
-  MetricsSite(std::shared_ptr<ReportDesk> desk, size_t tenants_max) : desk_(std::move(desk)), metrics_(tenants_max) {}
+  MetricsSite(std::shared_ptr<ReportDesk> desk, size_t tenants_max, bool on_loopback)
+      : desk_(std::move(desk)), on_loopback_(on_loopback), metrics_(tenants_max) {}
 
   std::optional<HttpResponse> answer(const HttpRequest& request) override {
     if (request.path != "/metrics") return std::nullopt;
+    // A browser always says one.
+    if (on_loopback_ && !request.host.empty() && !is_named_by_nobody(request.host)) {
+      return plain_response("403 Forbidden", "ask by IP address, or as localhost\n");
+    }
     if (!text_) text_ = std::make_shared<const std::string>(collect());
     HttpResponse response;
     response.type = "text/plain; version=0.0.4; charset=utf-8";
@@ -62,14 +68,15 @@ class MetricsSite final : public HttpSite {
   }
 
   const std::shared_ptr<ReportDesk> desk_;
+  const bool on_loopback_;
   MetricsOfReport metrics_;
   std::shared_ptr<const std::string> text_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<HttpSite>> make_metrics_site(std::shared_ptr<ReportDesk> desk, size_t tenants_max) {
-  return std::unique_ptr<HttpSite>(std::make_unique<MetricsSite>(std::move(desk), tenants_max));
+Result<std::unique_ptr<HttpSite>> make_metrics_site(std::shared_ptr<ReportDesk> desk, size_t tenants_max, bool on_loopback) {
+  return std::unique_ptr<HttpSite>(std::make_unique<MetricsSite>(std::move(desk), tenants_max, on_loopback));
 }
 
 }  // namespace nvshare::scheduler

@@ -1,8 +1,6 @@
 #include "scheduler/viewers/page_site.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include "base/fd.h"
 #include "base/parse.h"
 #include "protocol/admin.h"
+#include "scheduler/http_address.h"
 #include "scheduler/viewers/page_files.h"
 
 namespace nvshare::scheduler {
@@ -79,17 +78,6 @@ std::optional<std::vector<std::string_view>> gpus_of(const std::string& query) {
     gpus.push_back(gpu);
   }
   return gpus;
-}
-
-// "127.0.0.1:9402", "[::1]", "localhost:80": what no name server has a say in.
-bool is_named_by_nobody(const std::string& host) {
-  in6_addr ignored{};
-  if (!host.empty() && host.front() == '[') {
-    const size_t end = host.find(']');
-    return end != std::string::npos && inet_pton(AF_INET6, host.substr(1, end - 1).c_str(), &ignored) == 1;
-  }
-  const std::string name = host.substr(0, host.find(':'));
-  return inet_pton(AF_INET, name.c_str(), &ignored) == 1 || strcasecmp(name.c_str(), "localhost") == 0;
 }
 
 // Reports for all who ask in one round of the server: where the scheduler is too busy for one, nobody else waits for it another second.
