@@ -215,6 +215,18 @@ TEST(Tenants, TwoUsersUnitsOfTheSameNameAreTwoTenants) {
   EXPECT_EQ(tenants.find("train.service"), &of_system) << "by the name that it always had";
 }
 
+// A process passes its socket on and ends: what is asked over that is not answered for the one that has its number then.
+TEST(Tenants, WhoHasTheNumberOfAProcessThatEndedIsNotTakenForIt) {
+  Tenants tenants;
+  Child root;
+  const auto run = tenants.add_run(root.pid, "train", 5);
+  ASSERT_TRUE(run);
+  Peer before = peer_with(root.pid);
+  --before.start_time;
+  EXPECT_NE(tenants.join(before, "x").id, *run);
+  EXPECT_EQ(tenants.join(peer_with(root.pid), "x").id, *run);
+}
+
 TEST(Tenants, ProcessesThatAreNotSeenAreNotOneTenant) {
   Tenants tenants([](pid_t) { return std::string(); });
   Peer one, other;

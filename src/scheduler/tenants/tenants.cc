@@ -129,16 +129,18 @@ std::optional<Tenants::Limited> Tenants::limited(pid_t pid) {
 }
 
 Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::TenantId former) {
-  if (Tenant* run = run_of(peer.pid)) return *run;
-  if (Tenant* known = find(former); known != nullptr && (known->root != 0 || known->job)) return *known;
+  Tenant* const run = run_of(peer.pid);
   const auto cgroup = cgroups.identify(peer.pid);
-  // A process that has ended meanwhile, and whose number another one has by now, belongs to nobody.
-  if (cgroup && start_time_(peer.pid) == peer.start_time) {
+  // A process that has ended meanwhile, and whose number another one may have had as these were looked at, belongs to nobody.
+  const bool lives = start_time_(peer.pid) == peer.start_time;
+  if (run != nullptr && lives) return *run;
+  if (Tenant* known = find(former); known != nullptr && (known->root != 0 || known->job)) return *known;
+  if (cgroup && lives) {
     if (cgroup->kind == CgroupIdentity::Kind::kPod) return of_pod(cgroup->name);
     return get(*cgroup);
   }
   // A container whose cgroups nobody knows (of `ctr`, say).
-  if (!cgroup && peer.pid_namespace != 0 && start_time_(peer.pid) == peer.start_time) {
+  if (!cgroup && peer.pid_namespace != 0 && lives) {
     const std::string name = "pid:[" + std::to_string(peer.pid_namespace) + "]";
     return get("container:" + name, "container", name);
   }
