@@ -2,9 +2,10 @@
 // one client running at a time and all others waiting ("waiting"), beside compute limits ("limited"), with half of the clients waiting for
 // the memory of the other half, whose work cannot drain ("stuck"), with so many contexts that nobody fits who comes ("unfit"), and with
 // programs on two of eight GPUs each: nearly all fit, but some could come to wait for each other ("gangs"), or a quarter of them fits at a
-// time and the others wait ("queued"); or on two of 64 GPUs, which they tie together, and all fit ("tied"). Virtual time, a fixed seed.
+// time and the others wait ("queued"), or most run, whose turns began one after the other, and some wait for the first to end
+// ("rotating"); or on two of 64 GPUs, which they tie together, and all fit ("tied"). Virtual time, a fixed seed.
 //
-//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited,stuck,unfit,gangs,queued,tied]
+//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited,stuck,unfit,gangs,queued,rotating,tied]
 //                     [--sharing auto] [--json FILE] [--turns 0]
 //
 // --sharing auto: all clients share as measured, as by default, and say how much they have done when they are asked; together: none is.
@@ -34,7 +35,8 @@ constexpr Bytes kOverhead = 300 * kMiB;
 constexpr Bytes kSmall = 64 * kMiB;
 constexpr Bytes kLarge = 10240 * kMiB;
 constexpr Duration kBetweenEvents = 1'000'000;
-constexpr size_t kClientsPerGpu = 2000;  // beyond that many they are spread over kGpus
+constexpr Duration kArrivals = 20'000'000'000;  // of all, where they come one after the other
+constexpr size_t kClientsPerGpu = 2000;         // beyond that many they are spread over kGpus
 constexpr size_t kGpus = 64;
 constexpr size_t kGpusOfGangs = 8;
 
@@ -44,7 +46,7 @@ double cpu_seconds() {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
-enum class Shape { kRunning, kWaiting, kLimited, kStuck, kUnfit, kGangs, kQueued, kTied };
+enum class Shape { kRunning, kWaiting, kLimited, kStuck, kUnfit, kGangs, kQueued, kRotating, kTied };
 
 const char* name_of(Shape shape) {
   switch (shape) {
@@ -62,6 +64,8 @@ const char* name_of(Shape shape) {
       return "gangs";
     case Shape::kQueued:
       return "queued";
+    case Shape::kRotating:
+      return "rotating";
     case Shape::kTied:
       return "tied";
   }
@@ -86,11 +90,15 @@ Bytes total_of(Shape shape, Bytes clients) {
       return ample + clients * kSmall / 4;
     case Shape::kQueued:
       return ample + clients * kLarge / 4;
+    case Shape::kRotating:
+      return contexts + 500 * kMiB + clients * kSmall * 3 / 4;
   }
   return 0;
 }
 
-bool in_gangs(Shape shape) { return shape == Shape::kGangs || shape == Shape::kQueued || shape == Shape::kTied; }
+bool in_gangs(Shape shape) {
+  return shape == Shape::kGangs || shape == Shape::kQueued || shape == Shape::kRotating || shape == Shape::kTied;
+}
 
 size_t gpus_of(Shape shape, size_t clients) {
   if (shape == Shape::kTied) return kGpus;
@@ -123,6 +131,7 @@ class World {
       step_in(LockRequested{program.id});
       program.waits = program.grant == 0;
       answer();
+      if (shape_ == Shape::kRotating) pass(kArrivals / static_cast<Duration>(clients));
     }
   }
 
@@ -142,9 +151,7 @@ class World {
       change_tenant(program);
     }
     answer();
-    now_ += kBetweenEvents;
-    if (const auto deadline = next_deadline(*state_); deadline && *deadline <= now_) step_in(Tick{});
-    answer();
+    pass(kBetweenEvents);
   }
 
   uint64_t events() const { return events_; }
@@ -156,6 +163,12 @@ class World {
     seed_ ^= seed_ >> 7;
     seed_ ^= seed_ << 17;
     return seed_;
+  }
+
+  void pass(Duration time) {
+    now_ += time;
+    if (const auto deadline = next_deadline(*state_); deadline && *deadline <= now_) step_in(Tick{});
+    answer();
   }
 
   void join(Program& program) {
@@ -311,7 +324,7 @@ struct Options {
   double seconds = 1;
   int64_t turns = 0;  // 0: `seconds`
   std::string clients = "10,100,1000,10000";
-  std::string shapes = "running,waiting,limited,stuck,unfit,gangs,queued,tied";
+  std::string shapes = "running,waiting,limited,stuck,unfit,gangs,queued,rotating,tied";
   bool measured = true;
   std::string json;
 };
@@ -370,13 +383,14 @@ int main(int argc, char** argv) {
   if (!parse(argc, argv, options)) {
     std::fprintf(
         stderr,
-        "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited,stuck,unfit,gangs,queued,tied] "
+        "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited,stuck,unfit,gangs,queued,rotating,"
+        "tied] "
         "[--sharing auto|together] [--json FILE] [--turns 0]\n");
     return 2;
   }
   std::string rows;
-  for (const Shape shape :
-       {Shape::kRunning, Shape::kWaiting, Shape::kLimited, Shape::kStuck, Shape::kUnfit, Shape::kGangs, Shape::kQueued, Shape::kTied}) {
+  for (const Shape shape : {Shape::kRunning, Shape::kWaiting, Shape::kLimited, Shape::kStuck, Shape::kUnfit, Shape::kGangs, Shape::kQueued,
+                            Shape::kRotating, Shape::kTied}) {
     if (options.shapes.find(name_of(shape)) == std::string::npos) continue;
     for (const char* at = options.clients.c_str(); *at != 0;) {
       char* end = nullptr;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -105,6 +106,17 @@ struct CeilingReports {
   std::optional<ClientId> speaks;  // whom the step is about: it is told its own at once
 };
 
+// The costs of a switch that lock holders were told of whose memory others wait for: none was told less, or more.
+struct CostsTold {
+  Duration least = std::numeric_limits<Duration>::max(), most = 0;
+
+  bool any() const { return least <= most; }
+  void add(Duration cost) {
+    least = std::min(least, cost);
+    most = std::max(most, cost);
+  }
+};
+
 // What holds for all clients of what they were told of contention: where that is as it was, only those are looked at that have changed.
 struct ContentionReports {
   bool plain = false;  // nobody has heard of gangs or pauses, and all have heard of these:
@@ -113,6 +125,7 @@ struct ContentionReports {
   Duration idle = 0;
   Contenders contenders;  // whether there are any
   Duration cost = 0;
+  CostsTold costs;
   std::vector<Client*> to_tell;       // in the step under way
   std::vector<Client*> also_to_tell;  // then: of gangs that have changed, of tenants that were suspended or no longer are
   mutable CountedContenders counted;
@@ -141,6 +154,24 @@ struct GangStanding {
   bool operator==(const GangStanding&) const = default;
 };
 
+constexpr Instant kEndsAnyTime = std::numeric_limits<Instant>::min();
+
+// When a gang's turn began, less what it had carried over; and that of the last of its clients, if that was later. kEndsAnyTime: it may end
+// before its time is over.
+struct TurnBegan {
+  Instant first = kEndsAnyTime, last = kEndsAnyTime;
+
+  bool operator==(const TurnBegan&) const = default;
+};
+
+// Of a gang on one of its GPUs, as GangsHere has it.
+struct TurnOnGpu {
+  std::optional<TurnBegan> began;  // a client of it there may have to leave for others
+  size_t placed = 0;               // clients there: how often they have the lock, or a place
+
+  bool operator==(const TurnOnGpu&) const = default;
+};
+
 // The gangs on a GPU that are put off (Gang::PutOff), by what makes them be looked at again.
 struct GangsPutOff {
   FlatMap<Place, Gang*> behind;                              // others here: while nobody comes first here
@@ -157,6 +188,9 @@ struct GangsHere {
   Bytes room = 0;                                      // for them, when they were formed last
   // Of those that are in use, by GangStanding: for the rule that none may run of which two could come to wait for each other.
   FlatMap<GangId, Gang*> lacking, settled, mixed;
+  // That may have to leave for others, by both of TurnBegan.
+  FlatMap<std::pair<Instant, GangId>, Gang*> by_first, by_last;
+  size_t placed = 0;  // a sum over TurnOnGpu
   GangsPutOff put_off;
   size_t most_members = 0;  // no gang ever had more here
   Contenders contenders;    // as the gangs' clients were told of them
@@ -338,6 +372,7 @@ struct Gang {
     size_t begin = 0, end = 0;
     Bytes need = 0;                   // they need together: beside whatever others have, as far as that can be moved out
     GangStanding standing;            // as the lists of GangsHere have it
+    TurnOnGpu turn;                   // the same
     bool beside = false;              // GangsPutOff::beside has it
     std::optional<Bytes> fits_while;  // GangsPutOff::by_need has it, by that
 

@@ -4,39 +4,6 @@
 namespace nvshare::policy {
 namespace {
 
-// The lock, or a place: a client that has neither may come to wait for others.
-bool has(const Client& client) { return client.holds_lock() || client.place.kept; }
-
-// Whether the gang is in a list, now and from now on.
-void put(FlatMap<GangId, Gang*>& list, Gang& gang, bool was_there, bool is_there) {
-  if (was_there && !is_there) list.erase(gang.id);
-  if (!was_there && is_there) list.emplace(gang.id, &gang);
-}
-
-void set_standing(Gang& gang, Gang::OnGpu& on, const GangStanding& to) {
-  GangsHere& here = on.gpu->gangs;
-  put(here.lacking, gang, on.standing.lacks, to.lacks);
-  put(here.settled, gang, on.standing.settled, to.settled);
-  put(here.mixed, gang, on.standing.mixed, to.mixed);
-  on.standing = to;
-}
-
-// Which lists have the gang.
-void list(Gang& gang) {
-  const bool in_use = gang.whole && phase_of(gang) != GangPhase::kOut;
-  const bool lacks =
-      in_use && std::any_of(gang.members.begin(), gang.members.end(), [](const Gang::Member& member) { return !has(*member.is); });
-  for (Gang::OnGpu& on : gang.on) {
-    bool lacks_here = false, has_here = false, settled = true;
-    for (size_t i = on.begin; lacks && i < on.end; ++i) {
-      const Client& client = *gang.members[i].is;
-      (has(client) ? has_here : lacks_here) = true;
-      settled = settled && client.takes_place();
-    }
-    set_standing(gang, on, {lacks_here, has_here && settled, has_here && !settled});
-  }
-}
-
 // A search for those that a gang could come to wait for, were it to run.
 class Rivals {
  public:
@@ -67,7 +34,9 @@ class Rivals {
 
  private:
   // `comes` gets the lock on all GPUs where it waits.
-  bool has_or_gets(const Gang& gang, const Client& client) const { return has(client) || (&gang == &comes_ && client.waits()); }
+  bool has_or_gets(const Gang& gang, const Client& client) const {
+    return has_lock_or_place(client) || (&gang == &comes_ && client.waits());
+  }
   bool has_here(const Gang& gang, const Gang::OnGpu& on) const {
     return std::any_of(gang.members.begin() + static_cast<ptrdiff_t>(on.begin), gang.members.begin() + static_cast<ptrdiff_t>(on.end),
                        [&](const Gang::Member& member) { return has_or_gets(gang, *member.is); });
@@ -125,28 +94,9 @@ class Rivals {
 
 }  // namespace
 
-void unlist(Gang& gang) {
-  bring_back(gang);
-  for (Gang::OnGpu& on : gang.on) {
-    set_standing(gang, on, {});
-    on.gpu->gangs.by_need.erase({on.need, gang.id});
-  }
-}
-
-void list_gangs(State& state) {
-  GangChanges& changes = state.gang_changes;
-  for (const auto& [tenant, spread] : changes.to_list) {
-    spread->to_list = false;
-    if (spread->gang == nullptr) continue;
-    const auto all = state.gangs.find({tenant, 0});
-    for (auto at = all; at != state.gangs.end() && at->first.tenant == tenant; ++at) list(at->second);
-  }
-  changes.to_list.clear();
-}
-
 std::set<GangId> rivals_of(const Context& context, const Gang& comes) {
   const bool has_all = std::all_of(comes.members.begin(), comes.members.end(),
-                                   [](const Gang::Member& member) { return has(*member.is) || member.is->waits(); });
+                                   [](const Gang::Member& member) { return has_lock_or_place(*member.is) || member.is->waits(); });
   if (has_all) return {};
   list_gangs(context.state);
   return Rivals(context, comes).find();

@@ -298,6 +298,7 @@ bool others_run(const State& state, const Client& client) {
 }
 
 void note_loading(State& state, Gang& gang) {
+  note_turn(gang);
   const bool loads = gang.in_turn && !gang.turn_start;
   if (loads) {
     state.gang_changes.loading.emplace(gang.id, &gang);

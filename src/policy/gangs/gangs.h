@@ -40,9 +40,16 @@ void settle_with(State& state, const Concerned& concerned, Gpus besides);
 bool is_among(const Gpus& gpus, GpuId id);
 bool is_settled_with(const Gang& gang, const Gpus& gpus);
 
+// gang_lists.cc: gangs by what a step asks of them
+void list_gangs(State& state);  // brings the lists of GangsHere up to date
+void unlist(Gang& gang);        // before it is no more, or has other members
+void note_turn(Gang& gang);     // after a change of when its turn began, or began to count
+TurnBegan turn_began(const Gang& gang);
+TurnOnGpu turn_on(const Gang& gang, const Gang::OnGpu& on, const TurnBegan& began);  // as the lists ought to have it
+// A client that has neither may come to wait for others.
+inline bool has_lock_or_place(const Client& client) { return client.holds_lock() || client.place.kept; }
+
 // gang_rivals.cc: gangs that could come to wait for each other
-void list_gangs(State& state);                                          // brings the lists of GangsHere up to date
-void unlist(Gang& gang);                                                // before it is no more, or has other members
 std::set<GangId> rivals_of(const Context& context, const Gang& comes);  // that must have left before it may come
 
 // gang_drains.cc: how the members of a gang come to an end together

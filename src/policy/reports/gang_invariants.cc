@@ -78,6 +78,20 @@ Found check_gang(const State& state, const Spread& spread, const Gang& gang) {
   return std::nullopt;
 }
 
+// As the list of those that may have to leave for others has it: `known`, if no client of it has changed since it was listed.
+Found check_turn(const Gang& gang, const Gang::OnGpu& on, bool known) {
+  const auto broken = [&](const char* what) { return name_of(gang) + ": " + what; };
+  const std::optional<TurnBegan>& listed = on.turn.began;
+  const GangsHere& here = on.gpu->gangs;
+  if (listed && (!here.by_first.contains({listed->first, gang.id}) || !here.by_last.contains({listed->last, gang.id})))
+    return broken("nobody sees that it may have to leave");
+  if (!known) return std::nullopt;
+  const TurnOnGpu turn = turn_on(gang, on, turn_began(gang));
+  if (turn.placed != on.turn.placed || turn.began.has_value() != listed.has_value()) return broken("takes places, or does not?");
+  if (listed && (turn.began->first < listed->first || turn.began->last < listed->last)) return broken("it may end sooner than is known");
+  return std::nullopt;
+}
+
 size_t count_entries(const State& state, FlatMap<GangId, Gang*> GangsHere::*list) {
   size_t count = 0;
   for (const auto& [id, gpu] : state.gpus) count += (gpu.gangs.*list).size();
@@ -87,7 +101,8 @@ size_t count_entries(const State& state, FlatMap<GangId, Gang*> GangsHere::*list
 // What steps keep of gangs, against what their clients say. Tenants of which a client has changed since are looked at in the next step.
 Found check_gang_lists(const State& state) {
   const GangChanges& changes = state.gang_changes;
-  size_t loading = 0, lacking = 0, settled = 0, mixed = 0, needs = 0, asking_back = 0;
+  size_t loading = 0, lacking = 0, settled = 0, mixed = 0, needs = 0, turns = 0, asking_back = 0;
+  std::map<GpuId, size_t> placed;
   for (const auto& [id, gang] : state.gangs) {
     const auto broken = [&one = gang](const char* what) { return name_of(one) + ": " + what; };
     const auto spread = state.on_several.find(id.tenant);
@@ -102,6 +117,9 @@ Found check_gang_lists(const State& state) {
       const GangStanding listed{here.lacking.contains(id), here.settled.contains(id), here.mixed.contains(id)};
       if (listed != on.standing) return broken("does not know its lists");
       if (!spread->second->to_list && on.standing != standing_of(gang, on.gpu->id)) return broken("stands otherwise than its lists say");
+      if (Found found = check_turn(gang, on, !spread->second->to_list)) return found;
+      turns += on.turn.began.has_value();
+      placed[on.gpu->id] += on.turn.placed;
       lacking += listed.lacks;
       settled += listed.settled;
       mixed += listed.mixed;
@@ -115,11 +133,16 @@ Found check_gang_lists(const State& state) {
     asking_back += spread->asking_back > 0;
     if ((spread->asking_back > 0) != changes.asking_back.contains(tenant)) return "a tenant asks for its places, or does not?";
   }
-  size_t by_need = 0;
-  for (const auto& [id, gpu] : state.gpus) by_need += gpu.gangs.by_need.size();
+  size_t by_need = 0, by_first = 0, by_last = 0;
+  for (const auto& [id, gpu] : state.gpus) {
+    by_need += gpu.gangs.by_need.size();
+    by_first += gpu.gangs.by_first.size();
+    by_last += gpu.gangs.by_last.size();
+    if (gpu.gangs.placed != placed[id]) return "others have places on GPU " + std::to_string(id) + " than is known of gangs";
+  }
   const bool same = loading == changes.loading.size() && asking_back == changes.asking_back.size() &&
                     lacking == count_entries(state, &GangsHere::lacking) && settled == count_entries(state, &GangsHere::settled) &&
-                    mixed == count_entries(state, &GangsHere::mixed) && needs == by_need;
+                    mixed == count_entries(state, &GangsHere::mixed) && needs == by_need && turns == by_first && turns == by_last;
   return same ? std::nullopt : Found("gangs are listed that are none");
 }
 

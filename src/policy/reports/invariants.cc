@@ -395,6 +395,9 @@ Broken check_contention(const State& state, const Gpu& gpu) {
         others.memory_waiters += other_id != id && other.stays() && other.growth && gang_of(state, other) == gang;
     }
     if ((others.waiters > 0) != (client.sent.waiters > 0)) return fault(client, "was told otherwise whether others wait");
+    const CostsTold& costs = gpu.contention.costs;
+    if (client.sent.memory_waiters > 0 && (client.sent.cost < costs.least || client.sent.cost > costs.most))
+      return fault(client, "was told of another cost than is known");
     if ((others.memory_waiters > 0) != (client.sent.memory_waiters > 0))
       return fault(client, "was told otherwise whether others wait for memory");
   }

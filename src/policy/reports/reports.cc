@@ -33,6 +33,9 @@ Contenders without(const Contenders& all, const Contenders& some) {
   return {all.waiters - some.waiters, all.memory_waiters - some.memory_waiters};
 }
 
+// By far another than one that was told.
+bool is_other_cost(Duration told, Duration cost) { return cost > told / 2 * 3 || cost < told / 2; }
+
 bool has_gangs(const Gpu& gpu) { return !gpu.gangs.by_need.empty(); }
 
 // Those that may have to hear of it: where nothing has changed for all, those that have, whose gangs have, or that wait for memory
@@ -60,7 +63,11 @@ void find_to_tell(const Context& context, Gpu& gpu, const Contenders& all, bool 
   for (const ClientId id : gpu.touched) {
     if (Client* const client = context.state.find(id); client != nullptr && client->indexed.home == &gpu) clients.push_back(client);
   }
-  if (told != gpu.contention.contenders || (cost != gpu.switches.cost && (all.memory_waiters > 0 || has_gangs(gpu)))) {
+  CostsTold& costs = gpu.contention.costs;
+  const auto is_other = [&](Duration one) { return is_other_cost(one, gpu.switches.cost); };
+  const bool other_cost = costs.any() && (is_other(costs.least) || is_other(costs.most));
+  if (told != gpu.contention.contenders || (other_cost && cost != gpu.switches.cost && (all.memory_waiters > 0 || has_gangs(gpu)))) {
+    costs = {};  // of these
     for (const auto& [grant, client] : gpu.holders) clients.push_back(client);
   }
   if (clients.size() < 2) return;
@@ -163,9 +170,10 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
     auto [others, memory_others] = gang != nullptr ? counts.of(*gang).contenders : without(all, counted(client));
     if (gang != nullptr) memory_others += growing_beside(context.state, gpu, client, *gang);
     // How long the library sits out a pause goes by the cost, which first swaps may show to be another by far.
-    const bool other_cost = memory_others > 0 && (gpu.switches.cost > client.sent.cost / 2 * 3 || gpu.switches.cost < client.sent.cost / 2);
+    const bool other_cost = memory_others > 0 && is_other_cost(client.sent.cost, gpu.switches.cost);
     // How many they are changes nothing for the library, and with hundreds of holders each message to all of them is hundreds of answers.
     const bool same = (others > 0) == (client.sent.waiters > 0) && (memory_others > 0) == (client.sent.memory_waiters > 0) && !other_cost;
+    if (memory_others > 0) gpu.contention.costs.add(same && !rules_change ? client.sent.cost : gpu.switches.cost);
     if (same && !rules_change) continue;
     client.sent.waiters = others;
     client.sent.memory_waiters = memory_others;

@@ -38,8 +38,6 @@ struct Comers {
   std::set<GangId> rivals = {};       // have to leave in any case
   Duration least_cost = 0;            // of the same switch on other GPUs
 };
-// Prefers leavers whose drain is not in doubt.
-std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Comers& comers);
 bool drain_is_doubtful(const State& state, const Client& client, Instant now);
 void take_ends_soon(Client& client, const EndsSoon& event);
 Instant drop_due(const Context& context, const Client& client, TurnTerms terms);
@@ -54,6 +52,10 @@ void drain_failed(Context& context, Client& client);
 void note_overstay(Context& context, Client& client);  // it did not follow a request to drop
 void start_running(Context& context, Gpu& gpu);        // whoever has loaded
 void watch_answers(Context& context, Gpu& gpu);
+
+// switch_plan.cc: who has to leave for a waiter
+// Prefers leavers whose drain is not in doubt.
+std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Comers& comers);
 
 // turn_notes.cc: what the log says of turns
 struct Neighbours {
