@@ -233,13 +233,52 @@ class Page(unittest.TestCase):
         self.assertTrue(other.wait_for("document.getElementById('connection')?.textContent === 'Live'"))
         self.assertEqual(other.evaluate("location.href"), stage.url)
 
-    def test_it_says_when_the_scheduler_is_gone(self):
-        stage = Stage(PROGRAM.build)
+    def test_it_says_that_there_is_no_gpu_yet(self):
+        stage = Stage(PROGRAM.build, NVSHARE_NVML="off")
         self.addCleanup(stage.close)
         tab = self.open(stage.url)
-        self.assertTrue(tab.wait_for("document.getElementById('connection')?.textContent === 'Live'"))
+        shown = "document.getElementById('none')?.checkVisibility()"
+        self.assertTrue(tab.wait_for(shown), "no empty page")
+        self.assertIn("No GPU is known yet", tab.evaluate("document.getElementById('none').textContent"))
+        stage.run("first", "16M")
+        self.assertTrue(tab.wait_for(f"document.querySelectorAll('.gpu').length === 1 && !{shown}"))
+        stage.remember_programs()
+
+    def test_a_long_name_leaves_the_figures_where_they_are(self):
+        stage = Stage(PROGRAM.build)
+        self.addCleanup(stage.close)
+        tab, facts = self.open(stage.url), "document.querySelector('.gpu .facts')?.textContent"
+        self.assertTrue(tab.wait_for(facts))
+        self.assertNotIn("of 0 B", tab.evaluate(facts), "no program has used it, so no bound is known")
+        stage.run("y" * 300, "16M")
+        self.assertTrue(tab.wait_for("document.querySelector('.gpu .tenants')?.textContent.includes('yyy') && document.querySelector('.tenants.set') !== null"))
+        stage.remember_programs()
+        for width in (360, 1280):
+            tab.resize(width, 900)
+            reports = int(tab.evaluate("document.body.dataset.reports"))
+            tab.wait_for(f"Number(document.body.dataset.reports) > {reports + 1}")
+            for table in ("tenants", "programs"):
+                self.assertLess(tab.evaluate(f"document.querySelector('.{table}').offsetWidth"), 1500, f"{table} at {width} pixels")
+        self.assertLess(tab.evaluate("document.querySelector('.tenants tbody tr').offsetHeight"), 400)
+
+    def test_it_says_when_the_scheduler_is_gone_and_follows_the_next(self):
+        stage = Stage(PROGRAM.build)
+        self.addCleanup(stage.close)
+        stage.environment["NVSHARE_PAGE_ADDRESS"] = stage.url.split("/")[2]
+        stage.run("kept", "16M")
+        tab = self.open(stage.url)
+        self.assertTrue(tab.wait_for("document.querySelector('.gpu .tenants')?.textContent.includes('kept')"))
+        stage.remember_programs()
+        about = tab.evaluate("document.getElementById('about').textContent")
         stage.scheduler.kill()
-        self.assertTrue(tab.wait_for("document.getElementById('connection').textContent.startsWith('No answer from the scheduler')"))
+        stage.scheduler.wait()
+        self.assertTrue(tab.wait_for("document.getElementById('connection').textContent.startsWith('No answer')"))
+        stage.children[0] = stage.scheduler = stage.start(stage.build / "bin/nvshare-scheduler")
+        self.assertTrue(tab.wait_for("document.getElementById('connection').textContent === 'Live'"))
+        self.assertTrue(tab.wait_for("document.querySelector('.gpu .tenants').textContent.includes('kept')"))
+        self.assertNotEqual(tab.evaluate("document.getElementById('about').textContent"), about)
+        stage.control("set", "kept", "memory=300Mi", "core=40")
+        self.assertTrue(tab.wait_for("/of 300 MiB.*40 %/.test(document.querySelector('.gpu .tenants').textContent)"), "a limit that is set meanwhile")
 
     def test_axe_finds_nothing_serious(self):
         try:

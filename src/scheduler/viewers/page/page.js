@@ -288,7 +288,7 @@
     const running = order.filter((id) => sums.get(id).clients.some((client) => client.state === 'running')).map(nameOf);
     const waiting = clients.filter((client) => client.state === 'waiting').length;
     const facts = [
-      ['Resident', `${bytes(resident)} of ${bytes(gpu.safe_limit)}`], ['Swapped', bytes(swapped)],
+      ['Resident', bytes(resident) + (gpu.safe_limit > 0 || clients.length > 0 ? ` of ${bytes(gpu.safe_limit)}` : '')], ['Swapped', bytes(swapped)],
       ['Other programs', gpu.nvml ? bytes(gpu.foreign) : 'not known'], ['Memory', bytes(gpu.total)],
       ['Runs', namesOf(running)], ['Waiting', String(waiting)], ['Sharing', gpu.compute_mode],
     ];
@@ -343,10 +343,15 @@
     const absent = report.tenants.filter((tenant) => tenant.clients === 0).map((tenant) => tenant.name);
     byId('absent').hidden = absent.length === 0;
     setText(byId('absent'), `Tenants without a program on a GPU: ${absent.join(', ')}`);
+    byId('none').hidden = report.gpus.length > 0;
     const bypasses = report.bypasses || [];
+    const gpuOf = (uuid) => {
+      const index = report.gpus.findIndex((gpu) => gpu.uuid === uuid);
+      return index < 0 ? uuid : `GPU ${index} (${uuid})`;
+    };
     byId('bypasses').hidden = bypasses.length === 0;
     const list = byId('bypasses').querySelector('ul');
-    const texts = bypasses.map((each) => `${each.program} (process ${each.pid}) of ${each.tenant}: ${bytes(each.used)} on ${each.gpu}`);
+    const texts = bypasses.map((each) => `${each.program} (process ${each.pid}) of ${each.tenant}: ${bytes(each.used)} on ${gpuOf(each.gpu)}`);
     if ([...list.children].map((item) => item.textContent).join('\n') !== texts.join('\n')) {
       list.replaceChildren(...texts.map((text) => Object.assign(document.createElement('li'), {textContent: text})));
     }
