@@ -24,20 +24,29 @@ foreach(document ${documents})
 endforeach()
 install(FILES deploy/jupyter/nvshare.py DESTINATION share/nvshare/jupyter COMPONENT nvshare)
 install(FILES LICENSE DESTINATION share/doc/nvshare RENAME copyright COMPONENT nvshare)
-# Man page and completions say what the program says.
-set(nvsharectl_here ${CMAKE_BINARY_DIR}/bin/nvsharectl)
-if(CMAKE_CROSSCOMPILING)
-  set(nvsharectl_here ${CMAKE_BINARY_DIR}/nvsharectl-emulated)
-  list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
-  file(CONFIGURE OUTPUT ${nvsharectl_here} CONTENT "#!/bin/sh\nexec ${emulator} ${CMAKE_BINARY_DIR}/bin/nvsharectl \"$@\"\n" @ONLY)
-  file(CHMOD ${nvsharectl_here} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
-endif()
-install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/command-pages.py ${nvsharectl_here}
-  \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX} COMMAND_ERROR_IS_FATAL ANY)" COMPONENT nvshare)
+# Man pages and completions say what the programs say.
+function(install_pages component)
+  set(programs "")
+  foreach(name ${ARGN})
+    set(program ${CMAKE_BINARY_DIR}/bin/${name})
+    if(CMAKE_CROSSCOMPILING)
+      list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
+      file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/emulated/${name} CONTENT "#!/bin/sh\nexec ${emulator} ${program} \"$@\"\n" @ONLY)
+      set(program ${CMAKE_BINARY_DIR}/emulated/${name})
+      file(CHMOD ${program} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+    endif()
+    list(APPEND programs ${program})
+  endforeach()
+  list(JOIN programs " " programs)
+  install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/command-pages.py \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX} ${programs}
+    COMMAND_ERROR_IS_FATAL ANY)" COMPONENT ${component})
+endfunction()
+install_pages(nvshare nvsharectl nvshare-scheduler nvshare-demo-job)
 
 set(CPACK_COMPONENTS_ALL nvshare)
 if(TARGET nvshare-device-plugin AND NOT NVSHARE_PORTABLE)  # with the gRPC of this distribution
   install(TARGETS nvshare-device-plugin nvshare-dra-driver RUNTIME DESTINATION bin COMPONENT nvshare-kubernetes)
+  install_pages(nvshare-kubernetes nvshare-device-plugin nvshare-dra-driver)
   install(FILES deploy/nvshare.yaml docs/kubernetes.md docs/kubernetes-dra.md DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes)
   install(DIRECTORY deploy/examples deploy/helm DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes PATTERN files EXCLUDE)
   install(DIRECTORY deploy/monitoring/ DESTINATION share/doc/nvshare-kubernetes/helm/nvshare/files COMPONENT nvshare-kubernetes)  # links there
@@ -106,8 +115,8 @@ set(CPACK_RPM_NVSHARE-SLURM_PACKAGE_NAME nvshare-slurm)
 set(CPACK_RPM_NVSHARE-SLURM_PACKAGE_SUMMARY "Shares NVIDIA GPUs between jobs of Slurm")
 set(CPACK_RPM_NVSHARE_USER_FILELIST "%config(noreplace) /etc/nvshare/scheduler.toml")
 set(CPACK_RPM_EXCLUDE_FROM_AUTO_FILELIST_ADDITION /etc /usr/lib/systemd /usr/lib/systemd/system /usr/share/bash-completion
-  /usr/share/bash-completion/completions /usr/share/fish /usr/share/fish/vendor_completions.d /usr/share/man /usr/share/man/man1 /usr/share/zsh
-  /usr/share/zsh/vendor-completions)
+  /usr/share/bash-completion/completions /usr/share/fish /usr/share/fish/vendor_completions.d /usr/share/man /usr/share/man/man1 /usr/share/man/man8
+  /usr/share/zsh /usr/share/zsh/vendor-completions)
 set(CPACK_RPM_NVSHARE_POST_INSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/packaging/rpm/post)
 set(CPACK_RPM_NVSHARE_PRE_UNINSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/packaging/rpm/preun)
 set(CPACK_RPM_NVSHARE_POST_UNINSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/packaging/rpm/postun)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Man page and shell completions of nvsharectl, made from what the program itself says (--help), so that none of its options can be missing.
+"""Man pages of the programs, and shell completions of nvsharectl, made from what the programs themselves say (--help), so that no option can be missing.
 
-  tools/command-pages.py PROGRAM FOLDER     writes below FOLDER/share: man/man1, bash-completion, zsh, fish
+  tools/command-pages.py FOLDER PROGRAM...     writes below FOLDER/share: man, and of nvsharectl bash-completion, zsh, fish
 """
 import gzip
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -49,10 +50,7 @@ def commands_of(program):
     commands = []
     for name, description in sections(help_of(program))["Subcommands"]:
         parts = sections(help_of(program, name))
-        options = []
-        for names, text in parts.get("Options", []):
-            flags, _, value = names.replace("{false}", "").partition(" ")
-            options.append((flags.split(","), value.split(" ")[0] if value else "", text))
+        options = options_of(parts)
         positionals = [(names.split(" ")[0], text) for names, text in parts.get("Positionals", [])]
         commands.append((name, description, options, positionals))
     return commands
@@ -62,22 +60,79 @@ def roff(text):
     return re.sub(r"^([.'])", r"\\&\1", text.replace("\\", "\\e").replace("-", "\\-"))
 
 
-def man_page(version, commands):
+def exit_status(program):
+    """[(code, meaning)] of the rows of docs/reference/exit-codes.md that are a program's, or one of its commands'."""
+    spec = importlib.util.spec_from_file_location("reference", pathlib.Path(__file__).resolve().with_name("reference.py"))
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    found = []
+    for code, programs, meaning in reference.exit_code_rows():
+        of = [name for name in programs.split(", ") if name == "all" or name.split(" ")[0] == program]
+        if of:
+            command = of[0].removeprefix(program).strip() if of[0] != "all" else ""
+            found.append((code, (f"{command}: " if command else "") + meaning.replace("`", "")))
+    return found
+
+
+def options_of(parts):
+    """[(names, value or "", description)]"""
+    found = []
+    for names, text in parts.get("Options", []):
+        flags, _, value = names.replace("{false}", "").partition(" ")
+        found.append((flags.split(","), re.split("[: ]", value)[0], text))
+    return found
+
+
+def option_lines(options):
+    lines = []
+    for flags, value, text in options:
+        lines += [".TP", f".B {roff(', '.join(flags))}" + (f" {roff(value)}" if value else ""), roff(text)]
+    return lines
+
+
+def end_of_page(program, see_also):
+    lines = [".SH EXIT STATUS"]
+    for code, meaning in exit_status(program):
+        lines += [".TP", f".B {roff(code)}", roff(meaning)]
+    return lines + [".SH SEE ALSO", ", ".join(see_also)]
+
+
+FILES = [".SH FILES", ".TP", ".I /run/nvshare", "the machine's scheduler", ".TP", ".I /etc/nvshare/scheduler.toml", "its settings"]
+
+
+def man_page(version, options, commands):
     lines = [f'.TH NVSHARECTL 1 "" "nvshare {version}"', ".SH NAME",
              "nvsharectl, nvshare \\- shares GPUs between unmodified CUDA programs", ".SH SYNOPSIS", ".B nvsharectl", ".I COMMAND", "[options]", ".br",
-             ".B nvshare", "[options]", ".I PROGRAM", "[arguments]", ".SH DESCRIPTION", ".B nvshare", "is", ".BR \"nvsharectl run\" .", ".SH COMMANDS"]
+             ".B nvshare", "[options]", ".I PROGRAM", "[arguments]", ".SH DESCRIPTION", ".B nvshare", "is", ".BR \"nvsharectl run\" .", ".SH OPTIONS", *option_lines(options), ".SH COMMANDS"]
     for name, description, options, positionals in commands:
         lines += [".TP", f".B {roff(name)}", roff(description)]
         lines += [".RS"] if options or positionals else []
         for names, text in positionals:
             lines += [".TP", f".I {roff(names)}", roff(text)]
-        for flags, value, text in options:
-            lines += [".TP", f".B {roff(', '.join(flags))}" + (f" {roff(value)}" if value else ""), roff(text)]
+        lines += option_lines(options)
         lines += [".RE"] if options or positionals else []
-    lines += [".SH FILES", ".TP", ".I /run/nvshare", "the machine's scheduler", ".TP", ".I /etc/nvshare/scheduler.toml", "its settings", ".SH EXIT STATUS",
-              roff("0, or 1 when it could not be done; 125 wrong use. Of run: the program's; 124 --timeout was over, 126 could not be run, 127 there is no such program."),
-              ".SH SEE ALSO", "/usr/share/doc/nvshare/docs/user\\-guide.md, nvshare\\-scheduler \\-\\-help"]
+    lines += FILES + end_of_page("nvsharectl", [".BR nvshare\\-scheduler (8)", "/usr/share/doc/nvshare/docs/user\\-guide.md"])
     return "\n".join(lines) + "\n"
+
+
+# Of programs without commands: the section of the manual, what the page lists below FILES, and where more is said.
+PAGES = {
+    "nvshare-scheduler": (8, FILES, ["nvsharectl(1)", "/usr/share/doc/nvshare/docs/user-guide.md"]),
+    "nvshare-device-plugin": (8, [], ["nvshare-scheduler(8)", "/usr/share/doc/nvshare-kubernetes/kubernetes.md"]),
+    "nvshare-dra-driver": (8, [], ["nvshare-scheduler(8)", "/usr/share/doc/nvshare-kubernetes/kubernetes-dra.md"]),
+    "nvshare-demo-job": (1, [], ["nvsharectl(1)"]),
+}
+
+
+def page_of_program(name, version, text):
+    """From --help: a first line that says what it is for, what else there is to say, and options."""
+    section, files, see_also = PAGES[name]
+    parts = sections(text)
+    said = [line for line in parts[""] if line and not line.startswith("Usage:")]
+    lines = [f'.TH {name.upper()} {section} "" "nvshare {version}"', ".SH NAME", roff(f"{name} - {said[0][0].lower() + said[0][1:].rstrip('.')}"),
+             ".SH SYNOPSIS", f".B {roff(name)}", "[options]", ".SH DESCRIPTION", *(roff(line) for line in said), ".SH OPTIONS"]
+    lines += option_lines(options_of(parts))
+    return "\n".join(lines + files + end_of_page(name, [roff(each) for each in see_also])) + "\n"
 
 
 def bash(commands):
@@ -214,24 +269,33 @@ def fish_of_short_form(commands):
     return "\n".join(["# made by tools/command-pages.py", *rows, "complete -c nvshare -a '(__fish_complete_subcommand)'"]) + "\n"
 
 
-def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    program, share = sys.argv[1], pathlib.Path(sys.argv[2]) / "share"
-    version = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
+def pages_of_nvsharectl(program, version):
+    """{place below share: text}"""
     commands = commands_of(program)
-    pages = {"bash-completion/completions/nvsharectl": bash(commands),
-             "bash-completion/completions/nvshare": '. "${BASH_SOURCE[0]%/*}/nvsharectl"\n',
-             "zsh/vendor-completions/_nvsharectl": zsh(commands), "fish/vendor_completions.d/nvsharectl.fish": fish(commands),
-             "fish/vendor_completions.d/nvshare.fish": fish_of_short_form(commands)}
-    for place, text in pages.items():
-        (share / place).parent.mkdir(parents=True, exist_ok=True)
-        (share / place).write_text(text)
-    for name, text in (("nvsharectl", man_page(version, commands)), ("nvshare", ".so man1/nvsharectl.1\n")):
-        manual = share / f"man/man1/{name}.1.gz"
-        manual.parent.mkdir(parents=True, exist_ok=True)
-        with open(manual, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
-            packed.write(text.encode())
+    return {"bash-completion/completions/nvsharectl": bash(commands),
+            "bash-completion/completions/nvshare": '. "${BASH_SOURCE[0]%/*}/nvsharectl"\n',
+            "zsh/vendor-completions/_nvsharectl": zsh(commands), "fish/vendor_completions.d/nvsharectl.fish": fish(commands),
+            "fish/vendor_completions.d/nvshare.fish": fish_of_short_form(commands),
+            "man/man1/nvsharectl.1": man_page(version, options_of(sections(help_of(program))), commands), "man/man1/nvshare.1": ".so man1/nvsharectl.1\n"}
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    share, made = pathlib.Path(sys.argv[1]) / "share", {}
+    for program in map(pathlib.Path, sys.argv[2:]):
+        version = subprocess.run([program, "--version"], check=True, capture_output=True, text=True, timeout=20).stdout.split()[-1]
+        if program.name == "nvsharectl":
+            made |= pages_of_nvsharectl(program, version)
+        elif program.name in PAGES:
+            section = PAGES[program.name][0]
+            made[f"man/man{section}/{program.name}.{section}"] = page_of_program(program.name, version, help_of(program))
+        else:
+            sys.exit(f"{program}: PAGES of tools/command-pages.py does not say which section of the manual it belongs to")
+    for place, text in made.items():
+        file = share / (place + ".gz" if place.startswith("man/") else place)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress(text.encode(), 9, mtime=0) if file.suffix == ".gz" else text.encode())
 
 
 if __name__ == "__main__":

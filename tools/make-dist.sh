@@ -53,9 +53,12 @@ else
   printf 'nvshare_spank.so here is for Slurm %d.%02d.%d. For another release of Slurm it is built from the source tree of nvshare %s:\nshare/doc/nvshare/docs/slurm.md, "Another Slurm".\n' \
     "0x${number:0:2}" "0x${number:2:2}" "0x${number:4:2}" "$version" > "$root/lib/nvshare/slurm/README"
 fi
-printf '#!/bin/sh\nexec %s "%s" "$@"\n' "$emulator" "$(realpath "$build")/bin/nvsharectl" > "$tree/nvsharectl"
-chmod +x "$tree/nvsharectl"
-tools/command-pages.py "$tree/nvsharectl" "$root"
+mkdir "$tree/emulated"
+for program in nvsharectl nvshare-scheduler nvshare-demo-job; do
+  printf '#!/bin/sh\nexec %s "%s" "$@"\n' "$emulator" "$(realpath "$build")/bin/$program" > "$tree/emulated/$program"
+  chmod +x "$tree/emulated/$program"
+done
+tools/command-pages.py "$root" "$tree"/emulated/*
 install -m 755 deploy/packaging/install.sh "$root/"
 for program in "$build"/gpu/*; do
   if [ -f "$program" ] && [ -x "$program" ]; then install -m 755 "$program" "$root/test/"; fi

@@ -53,6 +53,8 @@ OTHER_CODES = [
     ("the program's", "nvsharectl run", "of the program that it ran; 128 + the signal's number if a signal ended it"),
     ("1", "nvsharectl", "it could not be done: no scheduler answers, it refuses, a file cannot be written; of `doctor`: there is a problem; of `demo`: a promise did not hold"),
     ("1", "nvshare-scheduler, nvshare-device-plugin, nvshare-dra-driver", "it cannot start, or (with `--probe`) the other one does not answer; the last line of the log says why"),
+    ("2", "nvshare-demo-job", "wrong use"),
+    ("3", "nvshare-demo-job", "a CUDA call failed, or there is no driver"),
     ("2", "nvshare-slurm-step", "wrong use; the Slurm plugin starts it"),
 ]
 
@@ -246,20 +248,24 @@ def variables_page(settings):
     return made + table(["Variable", "Read by"], [(f"`{name}`", ", ".join(by_name[name])) for name in sorted(by_name)])
 
 
-def exit_codes_page():
-    rows, named = list(OTHER_CODES), set()
+def exit_code_rows():
+    """[(code, programs, meaning)]; tools/command-pages.py reads them, too, where there may be no git."""
+    rows = list(OTHER_CODES)
     for path, constant, programs, meaning in EXIT_CODES:
         value = re.search(rf"\b{constant} = (\d+);", text_of(path))
         if not value:
             raise Missing(f"{path} no longer has {constant}, which EXIT_CODES of tools/reference.py describes")
-        named.add((path, constant))
         rows.append((value[1], programs, meaning))
+    return sorted(rows, key=lambda row: (int(row[0]) if row[0].isdigit() else 0.5, row[1]))
+
+
+def exit_codes_page():
+    named = {(path, constant) for path, constant, _, _ in EXIT_CODES}
     for path in sources("src"):
         for constant in re.findall(r"\b(kExit\w+) = \d+;", text_of(path)):
             if (path, constant) not in named:
                 raise Missing(f"{path}: {constant} is not in EXIT_CODES of tools/reference.py")
-    rows.sort(key=lambda row: (int(row[0]) if row[0].isdigit() else 0.5, row[1]))
-    return "# Exit codes\n\n" + table(["Code", "Of", "Meaning"], rows)
+    return "# Exit codes\n\n" + table(["Code", "Of", "Meaning"], exit_code_rows())
 
 
 def metrics():

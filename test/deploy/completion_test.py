@@ -103,7 +103,7 @@ class Completions(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-completions-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
-        subprocess.run([TREE / "tools/command-pages.py", ARGUMENTS.build / "bin/nvsharectl", cls.folder], check=True, timeout=PATIENCE_S)
+        subprocess.run([TREE / "tools/command-pages.py", cls.folder, ARGUMENTS.build / "bin/nvsharectl"], check=True, timeout=PATIENCE_S)
         program = cls.folder / "bin/nvsharectl"
         program.parent.mkdir()
         program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(REPORT, separators=(',', ':'), ensure_ascii=False)}\nEND\n")

@@ -124,6 +124,16 @@ class Packages(unittest.TestCase):
         self.assertEqual(files_below(root, "var/"), [])
         self.assertFalse((root / "etc/nvshare").exists())
 
+    def test_it_says_where_nothing_starts_the_scheduler(self):
+        folder = self.folder / "stand-ins"
+        folder.mkdir()
+        for program in ("deb-systemd-helper", "deb-systemd-invoke", "systemctl"):
+            (folder / program).write_text("#!/bin/sh\n")
+            (folder / program).chmod(0o755)
+        for former, words in (("", "run nvshare-scheduler as root, at each boot"), ("0.1.0", "of the former release until it is restarted")):
+            said = run("sh", TREE / "deploy/packaging/postinst", "configure", former, env={"PATH": f"{folder}:{os.environ['PATH']}"})
+            self.assertEqual(words in said, not os.path.isdir("/run/systemd/system"), said)
+
     def test_kubernetes_package(self):
         if not ARGUMENTS.plugin:
             self.skipTest("nvshare-device-plugin is not built here")
@@ -140,9 +150,31 @@ class Packages(unittest.TestCase):
             self.assertIn(file, there)
         self.assertNotIn("libstdc++", self.fields("nvshare-slurm"))
 
+    def test_each_program_has_a_manual_page(self):
+        folder = self.folder / "manuals"
+        for package, deb in self.packages.items():
+            (folder / package).mkdir(parents=True)
+            run("dpkg-deb", "--extract", deb, folder / package)
+            for program in (folder / package / "usr/bin").glob("*"):
+                pages = list((folder / package / "usr/share/man").glob(f"man[18]/{program.name}.[18].gz"))
+                self.assertEqual(len(pages), 1, f"{package}: {program.name}")
+                text = run("gzip", "-dc", pages[0]).replace("\\-", "-")
+                if program.name == "nvshare":  # the page of nvsharectl, which the next test reads
+                    self.assertEqual(text, ".so man1/nvsharectl.1\n")
+                    continue
+                options = re.findall(r"^  (?:-\w,)?(--[a-z-]+)", run(ARGUMENTS.build / "bin" / program.name, "--help"), re.MULTILINE)
+                self.assertGreater(len(options), 1, program.name)
+                self.assertEqual([option for option in options if option not in text], [], program.name)
+                for part in (f".SH NAME\n{program.name}", ".SH EXIT STATUS\n.TP\n.B 0\ndone"):
+                    self.assertIn(part, text, program.name)
+                if shutil.which("man"):
+                    shown = subprocess.run(["man", "--warnings", "--local-file", str(pages[0])], capture_output=True, text=True, timeout=60,
+                                           env={"PATH": os.environ["PATH"], "MANWIDTH": "80", "LANG": "C"})
+                    self.assertEqual((shown.returncode, shown.stderr), (0, ""), program.name)
+
     def test_every_option_is_in_the_man_page_and_the_completions(self):
         share = self.folder / "pages"
-        run(TREE / "tools/command-pages.py", ARGUMENTS.build / "bin/nvsharectl", share)
+        run(TREE / "tools/command-pages.py", share, ARGUMENTS.build / "bin/nvsharectl")
         manual = run("gzip", "-dc", share / "share/man/man1/nvsharectl.1.gz").replace("\\-", "-")
         pages = {"man page": manual, "bash": (share / "share/bash-completion/completions/nvsharectl").read_text(),
                  "zsh": (share / "share/zsh/vendor-completions/_nvsharectl").read_text()}

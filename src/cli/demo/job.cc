@@ -1,15 +1,9 @@
 // nvshare-demo-job: a CUDA program such as users have, which knows nothing of nvshare. It takes --bytes of GPU memory, fills it, and goes
 // through all of it in each of --steps steps: every block is mixed and computed on for a while, as a training step goes through all
 // weights. The checksum at the end depends on every byte and on the order of all kernels.
-//
-//   --bytes 384M --block 16M   GPU memory, and the size of one block of it
-//   --steps N                  how often to go through it all
-//   --compute-us N             computing time for each block, besides the mixing
-//   --memory plain|managed     cuMemAlloc, or cuMemAllocManaged (the driver's demand paging)
-//   --seed N
-//   --probe yes                only say which GPU there is
 // Prints JSON lines: {"event":"gpu",...}, {"event":"progress","done":0.25}, {"event":"result",...}. Exit status 3: a CUDA call failed.
 #include <cinttypes>
+#include <cstring>
 #include <deque>
 
 #include "gpu/kernels_ptx.h"
@@ -17,6 +11,23 @@
 
 namespace gputest {
 namespace {
+
+// As of the other programs, so that tools/command-pages.py reads it.
+constexpr char kHelp[] =
+    "A CUDA program as users have them, for nvsharectl demo and for trying nvshare out.\n"
+    "It fills GPU memory, computes on all of it in each step, and prints a checksum that depends on every byte.\n"
+    "Usage: nvshare-demo-job [OPTIONS]\n"
+    "\n"
+    "Options:\n"
+    "  -h,--help                   Print this help message and exit\n"
+    "  --version                   Print the version and exit\n"
+    "  --bytes BYTES               GPU memory, such as 1.5G (384M)\n"
+    "  --block BYTES               size of one block of it, for each of which a kernel is launched (16M)\n"
+    "  --steps N                   how often to go through it all (10)\n"
+    "  --compute-us N              computing time for each block, in microseconds (20000)\n"
+    "  --memory KIND               plain: cuMemAlloc; managed: cuMemAllocManaged, the driver's demand paging (plain)\n"
+    "  --seed N                    what it computes (1)\n"
+    "  --probe yes                 only say which GPU there is\n";
 
 struct Block {
   CUdeviceptr data = 0;
@@ -179,6 +190,9 @@ void report_gpu() {
 int main(int argc, char** argv) {
   using namespace gputest;
   const uint64_t begin = now_ns();
+  const char* first = argc > 1 ? argv[1] : "";
+  if (std::strcmp(first, "--help") == 0 || std::strcmp(first, "-h") == 0) return std::fputs(kHelp, stdout) < 0;
+  if (std::strcmp(first, "--version") == 0) return std::puts(NVSHARE_VERSION) < 0;
   const Options options(argc, argv);
   report_gpu();
   if (options.has("probe")) return 0;
