@@ -316,12 +316,13 @@ bool Daemon::quiet() const { return engine_->parts().departures.is_empty() && mo
 Result<void> Daemon::check_that_a_gpu_is_free() const {
   if (!monitor_ || monitor_->gpus().empty()) return {};
   Error last{};
+  size_t number = 0;
   for (const FoundGpu& gpu : monitor_->gpus()) {
     char uuid[cuda::kUuidTextBytes];
     cuda::format_uuid(gpu.uuid, uuid);
     Result<GpuLock> lock = GpuLock::acquire(settings_.lock_dir, uuid, settings_.runtime_dir);  // and lets go of it
     if (lock) return {};
-    last = lock.error();
+    last = error_format("GPU %zu: %s", number++, lock.error().text);
   }
   return last;
 }

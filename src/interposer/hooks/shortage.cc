@@ -45,7 +45,7 @@ bool has_room_for_context(Device& device) {
 }  // namespace
 
 bool Shortage::give_up(const Device& device, const char* why) const {
-  log(LogLevel::kWarning, "%s is out of GPU memory on GPU %d: %s", what_ != nullptr ? what_ : "a driver call", device.ordinal(), why);
+  log(LogLevel::kWarning, "%s is out of GPU memory on GPU %s: %s", what_ != nullptr ? what_ : "a driver call", device.gpu(), why);
   return false;
 }
 
@@ -94,7 +94,7 @@ bool Shortage::make_room_for_context(Device& device) {
   // Once after a moment: a neighbour may just have given something back.
   if (attempts_ > 1 && has_room_for_context(device))
     return give_up(device, "there is room; the driver has another reason to refuse a context");
-  if (attempts_ == 1) log(LogLevel::kInfo, "GPU %d has no room for a context; waiting for neighbours to make some", device.ordinal());
+  if (attempts_ == 1) log(LogLevel::kInfo, "GPU %s has no room for a context; waiting for neighbours to make some", device.gpu());
   device.memory().give_back_caches();
   sleep_ns(kContextPause_ns);
   return true;

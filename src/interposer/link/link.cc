@@ -198,7 +198,7 @@ bool Link::handshake(int fd, const protocol::Register& hello, protocol::Register
     const bool told_later = refused && refused->barred != 0 && !shared();  // once the program attaches, with what it means: process.cc
     // It is asked again as long as the program runs: an upgrade under way may end in a scheduler that takes it.
     if (strcmp(reason, refusal_told_) != 0 && !told_later)
-      log(LogLevel::kWarning, "the scheduler refuses GPU %d to this program: %s", device_.ordinal(), reason);
+      log(LogLevel::kWarning, "the scheduler refuses GPU %s to this program: %s", device_.gpu(), reason);
     snprintf(refusal_told_, sizeof refusal_told_, "%s", reason);
     if (refused && refused->barred != 0) barred_.store(true, std::memory_order_release);
   } else {
@@ -248,7 +248,7 @@ void Link::go_on_alone() {
   if (!memory.residency.run_if_complete()) return;
   if (!turns.take(turn::GoesOnAlone{memory.use.resident()}).agreed) return memory.residency.set_running(false);
   memory.copies.forget(device_.swap_engine().keeps_host_copies());
-  log(LogLevel::kInfo, "goes on without a scheduler: all that this program has on GPU %d is there", device_.ordinal());
+  log(LogLevel::kInfo, "goes on without a scheduler: all that this program has on GPU %s is there", device_.gpu());
 }
 
 // ---- the socket's thread ----
@@ -343,7 +343,7 @@ void Link::ask_why_waiting() {
     Lock lock(mutex_);
     if (asked_why_at_ns_ != 0 && now_ns() - asked_why_at_ns_ < kAskAgain_ns) return;  // another thread that waits has
     asked_why_at_ns_ = now_ns();
-    if (!socket_) return log(LogLevel::kInfo, "waits for GPU %d until a scheduler is back", device_.ordinal());
+    if (!socket_) return log(LogLevel::kInfo, "waits for GPU %s until a scheduler is back", device_.gpu());
   }
   why_wanted_.store(true, std::memory_order_release);
   wake();

@@ -42,7 +42,7 @@ struct Link::Incoming {
     const turn::Instant since =
         device.turns().ask([](const turn::Turn& turn) { return turn::may_run(turn) ? turn::kNever : turn.wish.at; });
     if (since == turn::kNever || message.text[0] == '\0') return;
-    log(LogLevel::kInfo, "has waited for GPU %d for %lld s: for %s", device.ordinal(),
+    log(LogLevel::kInfo, "has waited for GPU %s for %lld s: for %s", device.gpu(),
         static_cast<long long>((now_ns() - since) / 1'000'000'000), message.text);
   }
   void operator()(const protocol::Refused& message) const {

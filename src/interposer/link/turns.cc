@@ -180,8 +180,8 @@ Turns::Growth Turns::grow(size_t bytes) {
     if (grow_alone(bytes)) break;
     if (!changed_.wait_until(mutex_, now_ns() + kLongWait_ns) && !told) {
       told = true;
-      log(LogLevel::kInfo, "an allocation of %s waits until other programs have made room on GPU %d (for %lld s)", amount(bytes).text,
-          device_.ordinal(), static_cast<long long>((now_ns() - started) / 1'000'000'000));
+      log(LogLevel::kInfo, "an allocation of %s waits until other programs have made room on GPU %s (for %lld s)", amount(bytes).text,
+          device_.gpu(), static_cast<long long>((now_ns() - started) / 1'000'000'000));
     }
   }
   const Answer end = turn_.growth.answer;

@@ -13,6 +13,7 @@ bool Device::ask_uuid(int ordinal, cuda::CUuuid* uuid) {
 bool Device::identify() {
   const RealDriver& driver = real_driver();
   if (!ask_uuid(ordinal_, &uuid_)) return false;
+  gpu_.set_uuid(uuid_.bytes);
   if (driver.cuDeviceTotalMem_v2(&total_, ordinal_) != cuda::CUDA_SUCCESS) return false;
   int exportable = 0;
   if (driver.cuDeviceGetAttribute(&exportable, cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ordinal_) ==

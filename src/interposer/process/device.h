@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/driver_api.h"
+#include "interposer/gpu_name.h"
 #include "interposer/link/link.h"
 #include "interposer/link/turns.h"
 #include "interposer/memory/limits/memory_limit.h"
@@ -29,6 +30,7 @@ class Device {
 
   Process& process() { return process_; }
   int ordinal() const { return ordinal_; }
+  const char* gpu() const { return gpu_.text(); }  // for the log, behind "GPU"
   uint32_t gate_bit() const { return gate_bit_; }
   protocol::Backend backend() const { return backend_; }
   void use_backend(protocol::Backend backend) { backend_ = backend; }  // before anything is allocated
@@ -51,6 +53,7 @@ class Device {
  private:
   Process& process_;
   const int ordinal_;
+  GpuName gpu_{ordinal_};
   const uint32_t gate_bit_;
   protocol::Backend backend_;
   bool exportable_ = false;
@@ -58,7 +61,7 @@ class Device {
   size_t total_ = 0;
   char name_[64] = {};
   bool refused_ = false;
-  MemoryLimit limit_{ordinal_};
+  MemoryLimit limit_{gpu_};
   DeviceMemory memory_{*this};
   Turns turns_{*this};
   Link link_{*this};

@@ -105,7 +105,6 @@ Device* Process::attach(int ordinal) {
       (real_driver().cuDeviceGetAttribute(&supported, cuda::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) !=
            cuda::CUDA_SUCCESS ||
        supported == 0)) {
-    log(LogLevel::kWarning, "GPU %d has no virtual memory management: its memory is managed memory instead", ordinal);
     backend = protocol::Backend::kManaged;
   }
   auto* made = new Device(*this, ordinal, 1u << ordinal, backend);
@@ -114,20 +113,22 @@ Device* Process::attach(int ordinal) {
     delete made;
     return nullptr;
   }
+  if (backend != backend_)
+    log(LogLevel::kWarning, "GPU %s has no virtual memory management: its memory is managed memory instead", made->gpu());
   made->memory().access.set_accessors(peers.accessors(ordinal));
   if (!made->link().start(needed_.need == SchedulerNeed::kWaits ? needed_.because : nullptr)) {
     // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
     made->use_backend(protocol::Backend::kNone);
     made->memory().residency.set_running(true);
     if (made->link().barred()) {
-      log(LogLevel::kError, "GPU %d is refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: %s", ordinal,
+      log(LogLevel::kError, "GPU %s is refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: %s", made->gpu(),
           made->link().why_barred());
       made->refuse();
     } else if (needed_.need != SchedulerNeed::kNone) {
       log(LogLevel::kError, "no nvshare-scheduler answers, and %s: the GPU is refused to this program", needed_.because);
       made->refuse();
     } else {
-      log(LogLevel::kWarning, "no nvshare-scheduler answers: this program uses GPU %d unshared", ordinal);
+      log(LogLevel::kWarning, "no nvshare-scheduler answers: this program uses GPU %s unshared", made->gpu());
     }
   }
   if (held_.load(std::memory_order_relaxed)) {

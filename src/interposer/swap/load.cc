@@ -88,8 +88,8 @@ bool Load::wait_for_room(std::span<Piece> rest) {
     room = turns.wait_for_budget(needed(), now_ns() + kRoomSlice_ns);
     if (room || now_ns() - complained < kComplaint_ns) continue;
     complained = now_ns();
-    log(LogLevel::kInfo, "for %lld s this program's memory has waited for room on GPU %d: %s are there, %s may be, the next piece needs %s",
-        static_cast<long long>((complained - stalls) / 1'000'000'000), device_.ordinal(), amount(memory_.use.resident()).text,
+    log(LogLevel::kInfo, "for %lld s this program's memory has waited for room on GPU %s: %s are there, %s may be, the next piece needs %s",
+        static_cast<long long>((complained - stalls) / 1'000'000'000), device_.gpu(), amount(memory_.use.resident()).text,
         amount(turns.signs.budget()).text, amount(needed()).text);
   }
   stalled_ns_ += now_ns() - stalls;

@@ -41,16 +41,16 @@ std::vector<BypassWatch::Process> BypassGuard::strangers(policy::GpuId gpu, cons
 void BypassGuard::sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
   static const bool is_first = is_in_first_pid_namespace();
   if (!(at_.gpus.nvml_sees_pids() || is_first) || !watch_.is_due(gpu, now)) return;
-  const std::string& uuid = at_.gpus[gpu].uuid_text;
+  const std::string name = at_.gpus.name_of(gpu);
   for (const BypassWatch::Change& change : watch_.update(gpu, strangers(gpu, sample), now)) {
     const BypassWatch::Process& process = change.process;
     if (change.began) {
       spdlog::warn("pid {} ({}) of tenant '{}' uses {} past nvshare: {} MiB of its memory, without limits{}", process.pid, process.program,
-                   process.tenant, uuid, process.used >> 20,
+                   process.tenant, name, process.used >> 20,
                    at_.settings.bypass == Bypass::kRefuseTurns ? "; the tenant gets no turns meanwhile" : "");
       note(process, gpu, now);
     } else {
-      spdlog::info("pid {} ({}) of tenant '{}' no longer uses {} past nvshare", process.pid, process.program, process.tenant, uuid);
+      spdlog::info("pid {} ({}) of tenant '{}' no longer uses {} past nvshare", process.pid, process.program, process.tenant, name);
     }
   }
   refuse_turns(now);
@@ -63,7 +63,7 @@ void BypassGuard::note(const BypassWatch::Process& process, policy::GpuId gpu, p
       process.pod, "NotShared",
       fmt::format("process {} ({}) uses {} past nvshare, {} MiB of its memory: no limit holds for it, and it takes no turns. Its "
                   "container has no libnvshare.so, or the program goes around it",
-                  process.pid, process.program, at_.gpus[gpu].uuid_text, process.used >> 20),
+                  process.pid, process.program, at_.gpus.name_of(gpu), process.used >> 20),
       now);
 }
 

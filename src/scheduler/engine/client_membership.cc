@@ -117,7 +117,7 @@ void ClientMembership::log_joined(const Client& client, const Tenant& tenant, co
   std::string more;
   if (!lines_.allows(client.lines_of, now, &more)) return;
   spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}{}", client.id, client.program, client.pid, tenant.kind, tenant.name,
-               at_.gpus[client.gpu].uuid_text,
+               at_.gpus.name_of(client.gpu),
                !message.has_lock ? ""
                : former.returns  ? ", with the lock that it kept, or took, without a scheduler"
                                  : ", with a lock of which only it knows",

@@ -170,7 +170,9 @@ TEST_F(EngineTest, ReservationsBeyondTheRatioAreRefusedAndLimitsAreNot) {
   second.gpus = {engine().parts().gpus[0].uuid_text};
   const auto too_much = engine().orders().add_run(second);
   ASSERT_FALSE(too_much) << "before a program of it begins, too";
-  EXPECT_NE(std::string(too_much.error().text).find("no room for a reservation of 7 GiB on GPU "), std::string::npos);
+  EXPECT_NE(std::string(too_much.error().text).find("no room for a reservation of 7 GiB on GPU 0 (" + second.gpus[0] + "); accepted: "),
+            std::string::npos)
+      << too_much.error().text;
   protocol::admin::SetRequest change;
   change.settings["gpu_memory_oversub_ratio"] = "1.1";
   ASSERT_TRUE(engine().set(change, now_));
@@ -283,7 +285,8 @@ TEST_F(EngineTest, WhereNvmlRunsGpusThatItDoesNotListAreRefused) {
     send(gpu, test_registration(0, gpu));
     const auto refused = packets_.last<protocol::Refused>(gpu);
     ASSERT_TRUE(refused);
-    EXPECT_NE(std::string(refused->reason).find("is no GPU of this machine; NVML lists GPU-01010101 and 0 MIG devices"), std::string::npos)
+    EXPECT_NE(std::string(refused->reason).find("is no GPU of this machine; NVML lists GPU 0 (GPU-01010101) and 0 MIG devices"),
+              std::string::npos)
         << refused->reason;
   }
   EXPECT_EQ(status_of(engine().parts(), now_).gpus.size(), 1u);

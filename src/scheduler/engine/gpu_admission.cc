@@ -64,7 +64,7 @@ void GpuAdmission::size(policy::GpuId id, int64_t claimed, policy::Instant now) 
   }
   gpu.total = told ? std::min(*told, gpu.real_total) : gpu.real_total;
   if (gpu.total == before) return;
-  spdlog::info("{} ({}): {} MiB{}", gpu.uuid_text, gpu.name, gpu.total >> 20,
+  spdlog::info("{}, {}: {} MiB{}", at_.gpus.name_of(id), gpu.name, gpu.total >> 20,
                gpu.configured() ? fmt::format(", as configured, of {} MiB", gpu.real_total >> 20) : "");
   at_.policy.apply(policy::GpuAppeared{id, gpu.total}, now);
 }
@@ -92,7 +92,7 @@ bool GpuAdmission::make_room(const std::string* account, policy::Instant now) {
   const std::optional<policy::GpuId> id = at_.gpus.to_forget(account, that_count(now));
   if (!id) return false;
   KnownGpu& gpu = at_.gpus[*id];
-  spdlog::debug("{} is forgotten: nobody uses it, and its place is needed", gpu.uuid_text);
+  spdlog::debug("{} is forgotten: nobody uses it, and its place is needed", at_.gpus.name_of(*id));
   if (gpu.lock) gpu.lock->remove();
   at_.usage_totals.forget_gpu(*id);
   at_.limits.forget_gpu(*id);

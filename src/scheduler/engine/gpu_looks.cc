@@ -67,7 +67,7 @@ void GpuLooks::see_foreign(policy::GpuId id, const GpuSample& sample, policy::In
   }
   const auto as_told = sees_pids ? std::nullopt : std::optional(told);
   if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total, as_told, may_be_free(id, sample))) {
-    spdlog::debug("{}: {} MiB of other programs", gpu.uuid_text, *foreign >> 20);
+    spdlog::debug("{}: {} MiB of other programs", at_.gpus.name_of(id), *foreign >> 20);
     at_.policy.apply(policy::ForeignMemory{id, *foreign}, now);
   }
 }
@@ -153,24 +153,24 @@ void GpuLooks::compare_use(policy::GpuId id, const UseSample& sample, policy::In
     for (const policy::TenantView& tenant : gpu.tenants) billed[tenant.tenant] = tenant.used;
   }
   KnownGpu& gpu = at_.gpus[id];
-  if (!sample.unknown.empty() && gpu.use.unknown().empty()) spdlog::info("{}: {}", gpu.uuid_text, sample.unknown);
+  if (!sample.unknown.empty() && gpu.use.unknown().empty()) spdlog::info("{}: {}", at_.gpus.name_of(id), sample.unknown);
   const std::vector<UtilizationMonitor::Change> changes = gpu.use.update(sample, tenant_of, billed, now);
   if (!at_.gpus.nvml_sees_pids()) return;  // it has other numbers for processes than we do
-  for (const UtilizationMonitor::Change& change : changes) say(gpu, change);
+  for (const UtilizationMonitor::Change& change : changes) say(id, change);
 }
 
-void GpuLooks::say(const KnownGpu& gpu, const UtilizationMonitor::Change& change) const {
+void GpuLooks::say(policy::GpuId id, const UtilizationMonitor::Change& change) const {
+  const std::string gpu = at_.gpus.name_of(id);
   const Tenant* tenant = change.tenant ? at_.tenants.find(*change.tenant) : nullptr;
   const std::string who = tenant != nullptr ? fmt::format("tenant {} '{}'", tenant->id, tenant->name) : "programs that are no clients";
   const auto& [nvml, share_billed, differ] = change.shares;
   if (!differ) {
-    spdlog::info("{}: {}: {:.0f} % of the GPU's time by NVML, {:.0f} % billed: no longer far apart", gpu.uuid_text, who, nvml,
-                 share_billed);
+    spdlog::info("{}: {}: {:.0f} % of the GPU's time by NVML, {:.0f} % billed: no longer far apart", gpu, who, nvml, share_billed);
   } else if (tenant == nullptr) {
-    spdlog::warn("{}: programs that are no clients have had {:.0f} % of the GPU's time by NVML, for {:.0f} s: clients lack it",
-                 gpu.uuid_text, nvml, static_cast<double>(UtilizationMonitor::kPatience) / 1e9);
+    spdlog::warn("{}: programs that are no clients have had {:.0f} % of the GPU's time by NVML, for {:.0f} s: clients lack it", gpu, nvml,
+                 static_cast<double>(UtilizationMonitor::kPatience) / 1e9);
   } else {
-    spdlog::warn("{}: {}: {:.0f} % of the GPU's time by NVML, {:.0f} % billed, for {:.0f} s: {}", gpu.uuid_text, who, nvml, share_billed,
+    spdlog::warn("{}: {}: {:.0f} % of the GPU's time by NVML, {:.0f} % billed, for {:.0f} s: {}", gpu, who, nvml, share_billed,
                  static_cast<double>(UtilizationMonitor::kPatience) / 1e9,
                  nvml > share_billed ? "work of its ran outside its turns" : "its turns went unused, or others ran in them");
   }

@@ -51,7 +51,7 @@ class GpuLooks {
   void measure_overhead(RegisteredClient& client, const GpuSample& sample, bool lists_contexts, std::vector<policy::Event>* events);
   void see_foreign(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
-  void say(const KnownGpu& gpu, const UtilizationMonitor::Change& change) const;
+  void say(policy::GpuId id, const UtilizationMonitor::Change& change) const;
 
   const Neighbours at_;
 };

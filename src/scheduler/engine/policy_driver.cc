@@ -93,7 +93,7 @@ void PolicyDriver::say(const policy::Note& note) const {
   const auto level = level_of(note.level);
   if (!spdlog::should_log(level)) return;
   std::string about;
-  if (note.gpu && *note.gpu < at_.gpus.size()) about = at_.gpus[*note.gpu].uuid_text + ": ";
+  if (note.gpu && *note.gpu < at_.gpus.size()) about = at_.gpus.name_of(*note.gpu) + ": ";
   const RegisteredClient* client = at_.clients.find(note.client);
   const policy::TenantId tenant = client != nullptr ? client->tenant : note.tenant;
   std::string name;

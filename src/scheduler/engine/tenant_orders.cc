@@ -45,7 +45,8 @@ void TenantOrders::change_memory(const Tenant& before, const Tenant& tenant, pol
   for (policy::GpuId gpu : gpus) {
     const std::string& uuid = at_.gpus[gpu].uuid_text;
     const int64_t there = tenant.memory_limit_on(uuid);
-    if (there != limit) spdlog::info("tenant {} '{}': memory limit on {}: {} MiB", tenant.id, tenant.name, uuid, there >> 20);
+    if (there != limit)
+      spdlog::info("tenant {} '{}': memory limit on {}: {} MiB", tenant.id, tenant.name, at_.gpus.name_of(gpu), there >> 20);
     at_.limits.set_limit(tenant.id, gpu, there, now);
   }
 }

@@ -32,6 +32,11 @@ Gpus::Gpus(const std::vector<FoundGpu>& found, int64_t most) : uses_nvml_(!found
   }
 }
 
+std::string Gpus::name_of(policy::GpuId id) const {
+  const auto before = std::count_if(all_.begin(), all_.begin() + id, [](const KnownGpu& gpu) { return gpu.is_there(); });
+  return fmt::format("GPU {} ({})", before, all_[id].uuid_text);
+}
+
 std::optional<policy::GpuId> Gpus::find(const GpuUuid& uuid) const {
   const auto at = std::find_if(all_.begin(), all_.end(), [&](const KnownGpu& gpu) { return gpu.is_there() && gpu.uuid == uuid; });
   return at != all_.end() ? std::optional(static_cast<policy::GpuId>(at - all_.begin())) : std::nullopt;
@@ -49,7 +54,8 @@ Result<void> Gpus::admit(const KnownGpu& gpu, const std::string& account, int64_
     std::string known;
     size_t count = 0;
     for (const KnownGpu& each : all_) {
-      if (each.nvml && count++ < kNamedInRefusal) known += (known.empty() ? "" : ", ") + each.uuid_text.substr(0, 12);
+      if (each.nvml && count++ < kNamedInRefusal)
+        known += fmt::format("{}GPU {} ({})", known.empty() ? "" : ", ", count - 1, each.uuid_text.substr(0, 12));
     }
     if (count > kNamedInRefusal) known += fmt::format(" and {} more", count - kNamedInRefusal);
     return error_format("%s is no GPU of this machine; NVML lists %s and %zu MIG devices", uuid, known.c_str(), mig_devices_.size());

@@ -57,6 +57,8 @@ class Gpus {
   KnownGpu& operator[](policy::GpuId id) { return all_[id]; }
   const KnownGpu& operator[](policy::GpuId id) const { return all_[id]; }
   policy::GpuId size() const { return static_cast<policy::GpuId>(all_.size()); }
+  // For people, in logs and answers: "GPU 0 (GPU-...)", with the number that `status` shows.
+  std::string name_of(policy::GpuId id) const;
   std::optional<policy::GpuId> find(const GpuUuid& uuid) const;
   std::optional<policy::GpuId> find(const std::string& uuid_text) const;
 

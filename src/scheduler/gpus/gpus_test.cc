@@ -65,6 +65,7 @@ TEST(Gpus, TheFirstToGoIsOfWhoeverNamedMostAndNamedItLongestAgo) {
   EXPECT_EQ(gpus.to_forget(&user, {0}), std::nullopt);
   gpus.forget(2);
   EXPECT_FALSE(gpus.find("GPU-3"));
+  EXPECT_EQ(gpus.name_of(3), "GPU 2 (GPU-4)") << "the number that status shows";
   EXPECT_EQ(gpus.add(named(5, "user 1")), 2u) << "its place is used again";
 }
 

@@ -87,8 +87,8 @@ Result<void> MemoryLimits::admit_reservation(policy::GpuId gpu, const Tenant& te
   const double ratio = settings.gpu_memory_oversub_ratio;
   const auto bound = static_cast<int64_t>(ratio * static_cast<double>(total));
   if (tenant.gpu_memory_reserved + others <= bound) return {};
-  return error_format("no room for a reservation of %s on GPU %.8s; accepted: up to %s (others have %s; %s is %g, of %s)",
-                      shown(tenant.gpu_memory_reserved).text, known.uuid_text.c_str() + 4, shown(bound - others).text, shown(others).text,
+  return error_format("no room for a reservation of %s on %s; accepted: up to %s (others have %s; %s is %g, of %s)",
+                      shown(tenant.gpu_memory_reserved).text, at_.gpus.name_of(gpu).c_str(), shown(bound - others).text, shown(others).text,
                       variable_of("gpu_memory_oversub_ratio").c_str(), ratio, shown(total).text);
 }
 
@@ -135,7 +135,7 @@ void MemoryLimits::note_over_limit(policy::TenantId id, policy::GpuId gpu) {
   } else if (over_limit_.insert({id, gpu}).second) {
     const Tenant* tenant = at_.tenants.find(id);
     spdlog::warn("tenant {} '{}' has {} MiB of GPU memory on {}, over its limit of {} MiB: it keeps them, and gets no more", id,
-                 tenant != nullptr ? tenant->name : "", view->charged >> 20, at_.gpus[gpu].uuid_text, view->limit >> 20);
+                 tenant != nullptr ? tenant->name : "", view->charged >> 20, at_.gpus.name_of(gpu), view->limit >> 20);
   }
 }
 
@@ -162,7 +162,7 @@ void MemoryLimits::note_refusal(const RegisteredClient& client, int64_t bytes, p
   at_.notices.add(pod, "GpuOutOfMemory",
                   fmt::format("{} ({}) asked for {} MiB of GPU memory on {} and got out of memory: of the limit of {} MiB in use are {}. "
                               "Programs' allocations count, their CUDA contexts do not",
-                              client.program, client.pid, mib_up(bytes), at_.gpus[client.gpu].uuid_text, limit >> 20,
+                              client.program, client.pid, mib_up(bytes), at_.gpus.name_of(client.gpu), limit >> 20,
                               users_of(client.tenant, client.gpu)),
                   now);
 }

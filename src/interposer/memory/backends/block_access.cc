@@ -30,7 +30,7 @@ CUresult BlockAccess::grant(Block& block, uint32_t index) {
   const uint32_t own = 1u << device_.ordinal();
   if (wanted == own) return result;
   // Its own GPU at least: the program computes on, a peer's access will fault as without the driver's consent.
-  log(LogLevel::kError, "peers get no access to %u bytes of GPU %d's memory (CUDA error %d)", chunk.bytes, device_.ordinal(),
+  log(LogLevel::kError, "peers get no access to %u bytes of GPU %s's memory (CUDA error %d)", chunk.bytes, device_.gpu(),
       static_cast<int>(result));
   result = grant_access(address, chunk.bytes, own, 0);
   if (result == cuda::CUDA_SUCCESS) chunk.accessors = wanted;  // not tried again

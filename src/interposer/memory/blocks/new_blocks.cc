@@ -132,8 +132,8 @@ CUresult NewBlocks::refuse(size_t bytes, const char* why) {
   if (ceiling != SIZE_MAX) snprintf(room, sizeof room, "; there is room for %s at most", amount(ceiling).text);
   // A framework says that it is out of memory, but not that others leave enough.
   log(is_told ? LogLevel::kInfo : LogLevel::kWarning,
-      "GPU %d: an allocation of %s was refused: %s (this program has %s, %s of them on the GPU%s)", device_.ordinal(), amount(bytes).text,
-      why, amount(use_.allocated()).text, amount(use_.resident()).text, room);
+      "GPU %s: an allocation of %s was refused: %s (this program has %s, %s of them on the GPU%s)", device_.gpu(), amount(bytes).text, why,
+      amount(use_.allocated()).text, amount(use_.resident()).text, room);
   return cuda::CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -82,13 +82,13 @@ void MemoryLimit::update(const protocol::UpdateLimit& message) {
   if (before == message.memory_limit) return;
   const uint64_t used = tenant_charged();
   if (message.memory_limit == 0) {
-    log(LogLevel::kInfo, "no memory limit holds on GPU %d any more", ordinal_);
+    log(LogLevel::kInfo, "no memory limit holds on GPU %s any more", gpu_.text());
   } else if (used > message.memory_limit) {
     log(LogLevel::kWarning,
-        "the memory limit on GPU %d is %s now, and %s are in use: they stay, and nothing more is allocated until less is in use", ordinal_,
-        amount(message.memory_limit).text, amount(used).text);
+        "the memory limit on GPU %s is %s now, and %s are in use: they stay, and nothing more is allocated until less is in use",
+        gpu_.text(), amount(message.memory_limit).text, amount(used).text);
   } else {
-    log(LogLevel::kInfo, "the memory limit on GPU %d is %s now", ordinal_, amount(message.memory_limit).text);
+    log(LogLevel::kInfo, "the memory limit on GPU %s is %s now", gpu_.text(), amount(message.memory_limit).text);
   }
 }
 
@@ -97,9 +97,9 @@ void MemoryLimit::log_limit() {
   Lock lock(mutex_);
   const uint64_t limit = bytes_.load(std::memory_order_relaxed);
   if (limit == 0) {
-    log(LogLevel::kInfo, "GPU %d: no memory limit, tenant %llu '%s'", ordinal_, static_cast<unsigned long long>(tenant_), tenant_name_);
+    log(LogLevel::kInfo, "GPU %s: no memory limit, tenant %llu '%s'", gpu_.text(), static_cast<unsigned long long>(tenant_), tenant_name_);
   } else {
-    log(LogLevel::kInfo, "GPU %d: memory limit %s, set by %s, tenant %llu '%s'", ordinal_, amount(limit).text, set_by(limit),
+    log(LogLevel::kInfo, "GPU %s: memory limit %s, set by %s, tenant %llu '%s'", gpu_.text(), amount(limit).text, set_by(limit),
         static_cast<unsigned long long>(tenant_), tenant_name_);
   }
 }
@@ -126,9 +126,9 @@ void MemoryLimit::log_refusal(const char* what, size_t bytes, size_t unit, size_
   if (refused > 1) snprintf(more, sizeof more, "; %llu were refused since the last such line", static_cast<unsigned long long>(refused));
   // Without the mutex: a write to the program's standard error may block.
   log(LogLevel::kWarning,
-      "GPU %d: %s of %s was refused: in use %s (this program %s, others of its tenant %s), memory limit %s, set by %s, "
+      "GPU %s: %s of %s was refused: in use %s (this program %s, others of its tenant %s), memory limit %s, set by %s, "
       "tenant %llu '%s', counted in units of %s, small allocations of %s; CUDA contexts do not count%s",
-      ordinal_, what, amount(bytes).text, amount(all).text, amount(own).text, amount(all - own).text, amount(limit).text, setter,
+      gpu_.text(), what, amount(bytes).text, amount(all).text, amount(own).text, amount(all - own).text, amount(limit).text, setter,
       static_cast<unsigned long long>(tenant), tenant_name, amount(unit).text, amount(small_unit).text, more);
 }
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "interposer/gpu_name.h"
 #include "interposer/memory/limits/lease.h"
 #include "interposer/memory/limits/recent_ceilings.h"
 #include "interposer/sync.h"
@@ -16,7 +17,7 @@ namespace nvshare::interposer {
 
 class MemoryLimit {
  public:
-  explicit MemoryLimit(int ordinal) : ordinal_(ordinal) {}
+  explicit MemoryLimit(const GpuName& gpu) : gpu_(gpu) {}
 
   // The tenant's; 0 = none.
   uint64_t bytes() const { return bytes_.load(std::memory_order_acquire); }
@@ -54,7 +55,7 @@ class MemoryLimit {
   const char* set_by(uint64_t limit) const REQUIRES(mutex_);
   void set_ceiling(size_t ceiling) REQUIRES(mutex_);
 
-  const int ordinal_;
+  const GpuName& gpu_;
   Lease lease_;
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> others_charged_{0};
