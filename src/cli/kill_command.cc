@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/parse.h"
 #include "cli/paused_tenant.h"
+#include "cli/proc.h"
 #include "cli/run_command.h"
 #include "cli/scheduler_link.h"
 #include "cli/start_condition.h"
@@ -142,6 +143,7 @@ int kill_command(const std::string& tenant, const std::string& signal) {
   if (!link->admin) return fail(1, link->admin_error);
   const auto status = link->admin->status();
   if (!status) return fail(1, status.error().text);
+  if (!has_proc()) return fail(1, kNoProc);
   if (!sees_what_we_see(*status))
     return fail(1, fmt::format("process {}, as the scheduler calls itself, is another one here: it runs in another container, where this "
                                "command has to run, too",

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cli/proc.h"
 #include "cli/run_command.h"
 #include "cli/scheduler_link.h"
 
@@ -76,6 +77,7 @@ int logs_command(const LogsOptions& options) {
   if (!link->admin) return fail(link->admin_error);
   const auto status = link->admin->status();
   if (!status) return fail(status.error().text);
+  if (!has_proc()) return fail(kNoProc);
   const auto viewer = log_viewer(target_of("/proc/" + std::to_string(status->pid) + "/fd/2"), status->pid, options);
   if (!viewer) return fail(viewer.error().text);
   return become(*viewer);

@@ -111,7 +111,9 @@ CLI::Validator between(const char* type, double least, double most) {
 // As a script gives it whose variable is not set.
 CLI::Validator not_empty() {
   CLI::Validator validator{std::string()};
-  validator.operation([](const std::string& text) { return text.empty() ? "'' is empty" : std::string(); });
+  validator.operation([](const std::string& text) {
+    return text.find_first_not_of(" \t\n") == std::string::npos ? "'" + text + "' is empty" : std::string();
+  });
   return validator;
 }
 

@@ -173,6 +173,7 @@ TEST_F(RunCommand, AReservationThatHasNoRoomStartsNothing) {
   const std::string one = NVSHARECTL " run --quiet --reserve 150Mi -- sh -c \"echo started; sleep 0.5\"";
   const Ran two = shell("sh -c '" + one + " & " + one + "; wait'");
   EXPECT_EQ(two.out, "started\n");
+  EXPECT_TRUE(has(two.err, " on GPU 0 (GPU-")) << two.err;
   EXPECT_TRUE(has(two.err, "; accepted: up to 106 MiB (others have 150 MiB; ")) << two.err;
   EXPECT_EQ(nvsharectl("run --reserve 150Mi -- true").exit_code, 0) << "both have ended";
 }
@@ -182,12 +183,26 @@ TEST_F(RunCommand, TheLibraryIsAppendedToAnExistingPreload) {
   EXPECT_EQ(ran.out, "libm.so.6:" LIBRARY "\n") << ran.err;
 }
 
+// It would run without nvshare, and without its limits.
+TEST_F(RunCommand, AProgramIsNotStartedWithALibraryThatThePreloadCannotName) {
+  const std::string odd = (directory_ / "a b:c.so").string(), plain = (directory_ / "plain.so").string();
+  fs::copy_file(LIBRARY, odd);
+  fs::create_symlink(odd, plain);
+  const Ran refused = nvsharectl("run echo started", "NVSHARE_LIBRARY='" + odd + "'");
+  EXPECT_EQ(refused.exit_code, 126) << refused.err;
+  EXPECT_EQ(refused.out, "");
+  EXPECT_TRUE(has(refused.err, "its name ends at a blank or ':'; install it elsewhere, or set NVSHARE_LIBRARY to a link")) << refused.err;
+  const Ran ran = nvsharectl("run printenv LD_PRELOAD", "NVSHARE_LIBRARY=" + plain);
+  EXPECT_EQ(ran.out, plain + "\n") << ran.err;
+}
+
 // Frameworks say that they are out of memory, not why.
 TEST_F(RunCommand, AProgramThatDoesNotFitTheGpuIsToldSo) {
   const Ran ran = nvsharectl("run -- " + std::string(DEMO_JOB) + " --bytes 512M --block 512M --steps 2 --compute-us 100 --seed 5");
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_TRUE(has(ran.err, "warning: GPU 0 (GPU-")) << ran.err;  // its number, and which of the machine's that is
   EXPECT_TRUE(has(ran.err,
-                  "warning: GPU 0: an allocation of 512 MiB was refused: it does not fit the GPU, whatever others have there "
+                  "): an allocation of 512 MiB was refused: it does not fit the GPU, whatever others have there "
                   "(this program has 0 B, 0 B of them on the GPU; there is room for "))
       << ran.err;
 }

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/fd.h"
+#include "cli/proc.h"
 #include "cli/process.h"
 #include "protocol/paths.h"
 
@@ -169,7 +170,7 @@ const char* no_library(const char* path) {
 Result<Installation> Installation::of_this_program() {
   char path[PATH_MAX];
   ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-  if (length <= 0) return error_format("cannot find out where this program is: %s", strerror(errno));
+  if (length <= 0) return error_format("cannot find out where this program is: %s", has_proc() ? strerror(errno) : kNoProc);
   std::string text(path, static_cast<size_t>(length));
   text.erase(text.find_last_of('/'));  // the program's name
   size_t parent = text.find_last_of('/');
@@ -183,16 +184,28 @@ Result<std::string> Installation::program(const std::string& name) const {
   return error_format("cannot find %s, neither at %s nor in PATH", name.c_str(), beside.c_str());
 }
 
+// In LD_PRELOAD a name ends there, and nothing quotes it.
+static bool can_be_preloaded(const std::string& path) { return path.find_first_of(" :") == std::string::npos; }
+
+static Result<std::string> preloadable(const std::string& path) {
+  if (can_be_preloaded(path)) return path;
+  return error_format(
+      "'%.100s' cannot be preloaded: for the loader its name ends at a blank or ':'; install it elsewhere, or set "
+      "NVSHARE_LIBRARY to a link to it without them",
+      path.c_str());
+}
+
 Result<std::string> Installation::library() const {
   if (const char* configured = std::getenv("NVSHARE_LIBRARY"); configured != nullptr && *configured != '\0') {
     if (const char* fault = no_library(configured))
       return error_format("NVSHARE_LIBRARY is '%.120s': %s; accepted: the path of libnvshare.so", configured, fault);
     char absolute[PATH_MAX];  // programs may change their folder
-    return std::string(realpath(configured, absolute) != nullptr ? absolute : configured);
+    std::string found = realpath(configured, absolute) != nullptr ? absolute : configured;
+    return preloadable(can_be_preloaded(found) || *configured != '/' ? found : configured);
   }
   const std::array<std::string, 2> places = {root + "/lib/libnvshare.so", root + "/lib/nvshare/libnvshare.so"};
   for (const std::string& place : places) {
-    if (access(place.c_str(), R_OK) == 0) return place;
+    if (access(place.c_str(), R_OK) == 0) return preloadable(place);
   }
   return error_format("cannot find libnvshare.so at %s; set NVSHARE_LIBRARY to its path", places[0].c_str());
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/columns.h"
 #include "cli/table.h"
 #include "cli/units.h"
 
@@ -20,6 +21,12 @@ std::string bytes_of(int64_t bytes) { return format_bytes(static_cast<uint64_t>(
 std::string bytes_or(int64_t bytes, const char* nothing) { return bytes > 0 ? bytes_of(bytes) : nothing; }
 std::string bandwidth_of(double bytes_per_second) {
   return bytes_per_second > 0 ? format_bytes(static_cast<uint64_t>(bytes_per_second)) + "/s" : "-";
+}
+
+// A name may be as long as its program likes; the number beside it says which tenant that is, and --json has all of it.
+std::string in_table(const std::string& name) {
+  constexpr size_t kColumns = 64;
+  return shortened(name, kColumns);
 }
 
 std::string gpu_table(const StatusReport& status) {
@@ -47,10 +54,11 @@ std::string gpu_table(const StatusReport& status) {
       swapped += client.swapped;
       ++clients;
     }
+    const bool is_sized = clients > 0 || gpu.safe_limit > 0;  // the policy hears of it with the first client
     table.add({std::to_string(i), gpu.name, bytes_of(gpu.total) + (gpu.told ? " (configured)" : ""), bytes_of(resident), bytes_of(swapped),
-               gpu.nvml ? bytes_of(gpu.foreign) : "unknown", bytes_of(gpu.overhead), bytes_of(gpu.safe_limit), std::to_string(clients),
-               std::to_string(gpu.switches), format_duration(gpu.switch_time_ns), bandwidth_of(gpu.bandwidth_out),
-               bandwidth_of(gpu.bandwidth_in)});
+               gpu.nvml ? bytes_of(gpu.foreign) : "unknown", bytes_of(gpu.overhead), is_sized ? bytes_of(gpu.safe_limit) : "-",
+               std::to_string(clients), std::to_string(gpu.switches), is_sized ? format_duration(gpu.switch_time_ns) : "-",
+               bandwidth_of(gpu.bandwidth_out), bandwidth_of(gpu.bandwidth_in)});
   }
   return table.draw();
 }
@@ -94,7 +102,7 @@ std::string tenant_table(const StatusReport& status) {
   for (const TenantReport& tenant : status.tenants) {
     const auto now =
         std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
-    table.add({std::to_string(tenant.id), name_of(tenant),
+    table.add({std::to_string(tenant.id), in_table(name_of(tenant)),
                tenant.kind + (tenant.ends ? ", ends" : "") + (tenant.paused ? ", paused" : "") +
                    (tenant.sharing == "node" ? "" : ", " + tenant.sharing) +
                    (tenant.turn_most_ns == 0 ? "" : fmt::format(", turns of {} s", tenant.turn_most_ns / 1'000'000'000)),
@@ -140,7 +148,7 @@ std::string client_table(const StatusReport& status) {
       const auto tenant =
           std::find_if(status.tenants.begin(), status.tenants.end(), [&](const TenantReport& t) { return t.id == client.tenant; });
       table.add({std::to_string(i), std::to_string(client.pid), client.program,
-                 tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant),
+                 tenant != status.tenants.end() ? in_table(tenant->name) : std::to_string(client.tenant),
                  client.state + mps_of(client) + (client.drainable ? "" : ", does not drain") +
                      (tenant != status.tenants.end() && tenant->paused ? ", tenant paused" : ""),
                  format_duration(client.since_ns), bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated),
@@ -187,6 +195,13 @@ std::string library_lines(const StatusReport& status) {
   return out;
 }
 
+std::string gpu_named(const StatusReport& status, const std::string& uuid) {
+  for (size_t i = 0; i < status.gpus.size(); ++i) {
+    if (status.gpus[i].uuid == uuid) return fmt::format("GPU {} ({})", i, uuid);
+  }
+  return uuid;
+}
+
 std::string host_lines(const StatusReport& status) {
   std::string out = fmt::format("Host memory for swapping: {} in all", bytes_of(status.host_memory_budget));
   if (!status.host_memory_bound.empty()) out += fmt::format(" (by {})", status.host_memory_bound);
@@ -198,9 +213,9 @@ std::string host_lines(const StatusReport& status) {
                        client.pid, bytes_of(client.host_memory_missing), client.host_memory_bound);
   }
   for (const protocol::admin::BypassReport& bypass : status.bypasses) {
-    out +=
-        fmt::format("{} ({}) of tenant {} uses {} past nvshare, with {} of its memory and without limits{}\n", bypass.program, bypass.pid,
-                    bypass.tenant, bypass.gpu, bytes_of(bypass.used), bypass.turns_refused ? ": its tenant gets no turns" : "");
+    out += fmt::format("{} ({}) of tenant {} uses {} past nvshare, with {} of its memory and without limits{}\n", bypass.program,
+                       bypass.pid, bypass.tenant, gpu_named(status, bypass.gpu), bytes_of(bypass.used),
+                       bypass.turns_refused ? ": its tenant gets no turns" : "");
   }
   return out;
 }
@@ -233,7 +248,7 @@ static std::string compute_table(const StatusReport& status) {
       for (const auto& compute : tenant.compute) {
         if (compute.gpu != status.gpus[i].uuid || status.gpus[i].compute_mode == "unlimited") continue;
         any = true;
-        table.add({std::to_string(i), status.gpus[i].compute_mode, tenant.name,
+        table.add({std::to_string(i), status.gpus[i].compute_mode, in_table(tenant.name),
                    tenant.gpu_core_limit < 100 ? std::to_string(tenant.gpu_core_limit) + " %" : "none",
                    tenant.gpu_core_reserved > 0 ? std::to_string(tenant.gpu_core_reserved) + " %" : "-",
                    fmt::format("{:.1f} %", compute.quota), fmt::format("{:.1f} %", compute.share_window),

@@ -60,6 +60,32 @@ std::string line_with(const std::string& text, const std::string& part) {
   return "";
 }
 
+TEST(StatusView, ALongNameLeavesRoomForTheRest) {
+  StatusReport status = example();
+  status.tenants[0].name = std::string(300, 'y');
+  const std::string text = draw_status(status);
+  EXPECT_NE(text.find(std::string(62, 'y') + ".."), std::string::npos) << text;
+  EXPECT_EQ(text.find(std::string(63, 'y')), std::string::npos) << text;
+}
+
+TEST(StatusView, AGpuThatNoProgramHasUsedHasNoBoundYet) {
+  StatusReport status = example();
+  status.clients.clear();
+  EXPECT_NE(line_with(draw_status(status), "Test GPU").find("0 B           -        0        13            -"), std::string::npos)
+      << draw_status(status);
+}
+
+TEST(StatusView, AProgramPastNvshareIsOnAGpuOfThatNumber) {
+  StatusReport status = example();
+  protocol::admin::BypassReport bypass;
+  bypass.pid = 42;
+  bypass.program = "miner";
+  bypass.tenant = "train";
+  bypass.gpu = "GPU-1";
+  status.bypasses = {bypass};
+  EXPECT_NE(line_with(draw_status(status), "miner").find("uses GPU 0 (GPU-1) past nvshare"), std::string::npos) << draw_status(status);
+}
+
 TEST(StatusView, ShowsEveryClientWithItsMemoryAndWhatItWaitsFor) {
   const std::string text = draw_status(example());
   const std::string waiting = line_with(text, "4712");

@@ -54,6 +54,7 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
       {"--verbose", "'--verbose'", "accepted: --help"},
       {"status now", "'now'", "accepted: "},
       {"status --jsn", "'--jsn'", "did you mean '--json'?"},
+      {"run --name '  ' true", "--name: '  ' is empty", "name that 'status' shows"},
       {"run", "no program is named", "nvsharectl run -- python3 train.py"},
       {"run --gpu-core-limit 0 true", "--gpu-core-limit", "1 to 100"},
       {"run --gpu-core-limit 101 true", "--gpu-core-limit", "1 to 100"},

@@ -31,6 +31,12 @@ int major_of(const std::string& version) {
 }
 
 void check_driver(const Facts& facts, Findings& out) {
+  if (!facts.proc) {
+    out.push_back({Level::kProblem, "proc", "/proc is not mounted here",
+                   "What is looked up there is not known: the driver, memory, processes. No program can be started under nvshare.",
+                   "mount -t proc proc /proc"});
+    return;
+  }
   if (facts.kernel_module.empty()) {
     const bool gpu = facts.pci_gpu;
     out.push_back({Level::kProblem, "driver",

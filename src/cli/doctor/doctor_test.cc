@@ -249,6 +249,17 @@ TEST(Doctor, SeesTheIommuAndTheNearestMemory) {
   EXPECT_TRUE(look_at_pci("/nonexistent").empty());
 }
 
+TEST(Doctor, SaysWhereThereIsNoProc) {
+  char folder[] = "/tmp/nvshare-doctor-XXXXXX";
+  const std::string root = mkdtemp(folder);
+  const Facts facts = collect(root, "");
+  std::filesystem::remove_all(root);
+  const std::vector<Finding> found = examine(facts);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].found, "/proc is not mounted here");
+  EXPECT_NE(found[1].check, "driver") << "there may be one";
+}
+
 TEST(Doctor, SeesTheDriverOfAMachine) {
   namespace fs = std::filesystem;
   char folder[] = "/tmp/nvshare-doctor-XXXXXX";
