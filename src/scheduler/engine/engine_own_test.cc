@@ -49,13 +49,13 @@ class EngineOwn : public EngineTest {
     ASSERT_TRUE(packets_.last<protocol::Registered>(connection));
   }
 
-  // The report's line; empty: refused.
-  std::string ask(pid_t pid, uid_t uid, const protocol::AskOwn& question = {}) {
+  // The report's line; empty: refused. `ended`: the process that asks had that number before.
+  std::string ask(pid_t pid, uid_t uid, const protocol::AskOwn& question = {}, bool ended = false) {
     packets_.sent[kAsker].clear();
     Peer peer;
     peer.pid = pid;
     peer.uid = uid;
-    peer.start_time = start_time_of(pid);
+    peer.start_time = start_time_of(pid) - (ended ? 1 : 0);
     peer.account = "user " + std::to_string(uid);
     engine().connected(kAsker, std::move(peer));
     send(kAsker, question);
@@ -99,6 +99,16 @@ TEST_F(EngineOwn, NothingOfOthersIsInTheReport) {
     EXPECT_EQ(line.find(":" + std::to_string(secret.pid()) + end), std::string::npos) << line;
   }
   EXPECT_EQ(status_of(engine().parts(), now_).clients.size(), 2u) << "who asks becomes no client";
+}
+
+// Of a container, say, whose process has passed its socket on: the one that has its number now is of the same user outside.
+TEST_F(EngineOwn, WhoHasTheNumberOfAProcessThatEndedIsNotAnsweredFor) {
+  LiveProcess train, asker;
+  join_named(1, train, 1000, "train");
+  EXPECT_NE(ask(asker.pid(), 1000).find("train"), std::string::npos);
+  const std::string line = ask(asker.pid(), 1000, {}, true);
+  EXPECT_NE(line, "");
+  EXPECT_EQ(line.find("train"), std::string::npos) << line;
 }
 
 TEST_F(EngineOwn, WhoWaitsForANeighbourIsNotToldItsName) {

@@ -31,7 +31,9 @@ Result<void> OwnQuestions::asked(const std::string& account, policy::Instant now
 
 std::set<policy::TenantId> OwnQuestions::tenants_of(const Peer& peer) {
   std::set<policy::TenantId> own = {at_.tenants.ask(peer, {}).id};
-  if (!at_.tenants.cgroups.is_outside_containers(peer)) return own;
+  const bool is_outside = at_.tenants.cgroups.is_outside_containers(peer);
+  // Last: it may have ended, and what was looked at may be another's that has its number.
+  if (!is_outside || start_time_of(peer.pid) != peer.start_time) return own;
   for (const auto& [id, client] : at_.clients.all()) {
     const Tenant* tenant = at_.tenants.find(client.tenant);
     if (client.uid == peer.uid && tenant != nullptr && !is_container(*tenant)) own.insert(client.tenant);
