@@ -13,8 +13,11 @@ void HoldPatience::begins(int64_t now_ns, bool limited) {
 
 void HoldPatience::ended(const Ended& event) {
   awaits_first_ = false;
+  if (event.with_former && ends_ > 0) return;  // which of them was first, and when, nobody saw
   if (ends_++ > 0 && event.closures == last_closures_ && event.submissions > 0) {
-    submission_ns_ = static_cast<double>(event.seen_ns - last_end_ns_) / event.submissions;
+    // A program that was stopped meanwhile says nothing of the GPU.
+    const int64_t took_ns = std::min(event.seen_ns - last_end_ns_, kLookMost_ns);
+    submission_ns_ = std::max(static_cast<double>(took_ns) / event.submissions, submission_ns_ * 7 / 8);
     looks_until_ns_ = 0;
     looks_missed_ = looks_to_miss_ = 0;
   } else if (ends_ == 1 && submission_ns_ <= 0) {

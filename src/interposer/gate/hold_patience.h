@@ -8,7 +8,8 @@ namespace nvshare::interposer {
 // Work that is not done in time either takes long or needs what the held thread does next. What ends in a hold tells them apart, as the
 // thread does nothing then: the time between two ends in one hold is the GPU's, and with as much for each submission in flight a hold is
 // long enough. After the first end that was seen the second one is waited for once in a while, to learn that time. Until the first, once a
-// minute, holds get longer and longer, so that little is in flight by then.
+// minute, holds get longer and longer, so that little is in flight by then. Ends on several streams come in groups: between two of a group
+// there is little time, and the longest counts, of late.
 class HoldPatience {
  public:
   static constexpr int64_t kHold_ns = 20'000'000;
@@ -26,6 +27,7 @@ class HoldPatience {
     uint32_t submissions;  // since the event before it
     uint32_t in_flight;    // submissions when it was recorded, its own among them
     uint32_t closures;     // Gate::closures() now: while the gate is closed the GPU may be somebody else's
+    bool with_former;      // the same look found that one's end
   };
 
   struct Rest {

@@ -1,4 +1,4 @@
-// How long a thread is held, played with a GPU that does one submission after the other.
+// How long a thread is held, played with a GPU that does one submission of a stream after the other.
 #include "interposer/gate/hold_patience.h"
 
 #include <gtest/gtest.h>
@@ -21,15 +21,18 @@ class HeldThread {
  public:
   explicit HeldThread(bool limited = false) : limited_(limited) {}
 
-  void submit(int64_t takes_ns) {
+  void submit(int64_t takes_ns) { submit_to(0, takes_ns); }
+  void submit_to(size_t stream, int64_t takes_ns) {
+    int64_t& at = gpu_at_[stream];
     now_ += 10'000;
     works_.push_back(takes_ns);
-    gpu_at_ = standing_ ? gpu_at_ : std::max(gpu_at_, now_) + takes_ns;
+    at = standing_ ? at : std::max(at, now_) + takes_ns;
+    const int64_t end = standing_ ? kNever : at;
     const size_t under_way = events_.size() - ended_;
     if (under_way == kEventsMost) {
-      events_.back() = {now_, end(), events_.back().submissions + 1, 0};
+      events_.back() = {now_, end, events_.back().submissions + 1, 0};
     } else {
-      events_.push_back({now_, end(), 1, 0});
+      events_.push_back({now_, end, 1, 0});
     }
     for (size_t i = ended_; i < events_.size(); ++i) events_.back().in_flight += events_[i].submissions;
     hold();
@@ -38,13 +41,13 @@ class HeldThread {
   void stand_still() { standing_ = true, works_.clear(); }
   void go_on() {
     standing_ = false;
-    gpu_at_ = std::max(gpu_at_, now_);
+    gpu_at_[0] = std::max(gpu_at_[0], now_);
     size_t event = events_.size();
     for (size_t left = works_.size(); left > 0 && event > 0; left -= std::min<size_t>(left, events_[event].submissions)) --event;
     size_t work = 0;
     for (; event < events_.size(); ++event) {
-      for (uint32_t i = 0; i < events_[event].submissions && work < works_.size(); ++i) gpu_at_ += works_[work++];
-      events_[event].end = gpu_at_;
+      for (uint32_t i = 0; i < events_[event].submissions && work < works_.size(); ++i) gpu_at_[0] += works_[work++];
+      events_[event].end = gpu_at_[0];
     }
   }
   int64_t now() const { return now_; }
@@ -59,14 +62,13 @@ class HeldThread {
     int64_t recorded, end;
     uint32_t submissions, in_flight;
   };
-  int64_t end() const { return standing_ ? kNever : gpu_at_; }
   bool see_done(size_t number, bool in_hold) {
-    while (ended_ <= number) {
+    for (bool with_former = false; ended_ <= number; with_former = true) {
       const Event& event = events_[ended_];
       if (event.end > now_) return false;
       ++ended_;
       last_end_ = now_;
-      if (in_hold) patience_.ended({now_, event.recorded, event.submissions, event.in_flight, 0});
+      if (in_hold) patience_.ended({now_, event.recorded, event.submissions, event.in_flight, 0, with_former});
     }
     return true;
   }
@@ -89,11 +91,11 @@ class HeldThread {
     const size_t number = events_.size() - 2;
     if (!wait_for(number)) return patience_.was_in_vain(now_, rest(number));
     patience_.was_enough();
-    if (number > 0 && events_[number - 1].end != kNever) patience_.spaced(events_[number].end - events_[number - 1].end);
+    if (number > 0 && events_[number - 1].end <= events_[number].end) patience_.spaced(events_[number].end - events_[number - 1].end);
   }
 
   const bool limited_;
-  int64_t now_ = kSec, gpu_at_ = 0;
+  int64_t now_ = kSec, gpu_at_[4] = {};  // of each stream
   bool standing_ = false;
   std::vector<int64_t> works_;  // submitted since it stood still
   std::vector<Event> events_;
@@ -131,6 +133,42 @@ TEST(HoldPatience, FollowsWorkThatGetsLonger) {
     }
     EXPECT_LE(thread.in_flight(), 3u) << takes;
     EXPECT_LE(most, 25u) << takes;
+  }
+}
+
+// What ends at the same time, or nearly so, says little of how long the GPU takes.
+TEST(HoldPatience, KeepsLittleInFlightOnSeveralStreams) {
+  const std::vector<int64_t> programs[] = {{60, 60}, {60, 1}, {200, 20}, {200, 200}, {60, 60, 60}, {150, 30, 5, 30}, {250, 250, 250, 250}};
+  for (const std::vector<int64_t>& takes : programs) {
+    SCOPED_TRACE(std::to_string(takes.size()) + " streams, " + std::to_string(takes[0]) + " and " + std::to_string(takes[1]) + " ms");
+    HeldThread thread;
+    size_t stream = 0;
+    uint32_t most = 0;
+    while (thread.now() < 30 * kSec) {
+      thread.submit_to(stream, takes[stream] * kMs);
+      stream = (stream + 1) % takes.size();
+      if (thread.now() > 10 * kSec) most = std::max(most, thread.in_flight());
+    }
+    EXPECT_LE(most, 15u);
+  }
+}
+
+// With SIGSTOP, or a debugger. An hour for one submission made each later hold in vain last ten seconds, for good.
+TEST(HoldPatience, TakesNoTimeInWhichTheProgramWasStoppedForTheGpus) {
+  HoldPatience patience;
+  const auto ends = [&](int64_t seen, int64_t recorded) { patience.ended({seen, recorded, 1, 2, 0, false}); };
+  patience.begins(kSec, false);
+  ends(kSec + kMs, kSec - kMs);
+  ends(3'600 * kSec, kSec);
+  patience.was_enough();
+  int64_t now = 3'601 * kSec;
+  for (int i = 0; i < 2; ++i) {
+    patience.begins(now, false);
+    const HoldPatience::Rest rest{1, 1, now};
+    const int64_t until = patience.until_ns(1, rest);
+    EXPECT_LE(until - now, i == 0 ? HoldPatience::kLongHoldMost_ns : HoldPatience::kHold_ns);
+    now = until + kMs;
+    patience.was_in_vain(now, rest);
   }
 }
 

@@ -95,7 +95,7 @@ Ring::~Ring() {
   }
 }
 
-bool Ring::record(uint32_t number, cuda::CUstream stream) {
+bool Ring::record(uint64_t number, cuda::CUstream stream) {
   CapturesHeldOff held_off(process_.captures);
   if (!held_off) return false;
   const RealDriver& driver = real_driver();
@@ -109,7 +109,7 @@ void Ring::submitted(cuda::CUstream stream) {
   const uint32_t submissions = std::exchange(count_, 0);
   // Where all events are under way the last one moves to the end: what the others tell is needed. (The one that ended last is, too.)
   const bool all_under_way = recorded_ - ended_ == kEvents - 1;
-  const uint32_t number = all_under_way ? recorded_ - 1 : recorded_;
+  const uint64_t number = all_under_way ? recorded_ - 1 : recorded_;
   if (!record(number, stream)) return;
   recorded_ = number + 1;
   hold_wanted_ = recorded_ >= 2;
@@ -120,9 +120,9 @@ void Ring::submitted(cuda::CUstream stream) {
   stretch.recorded_ns = now_ns();
 }
 
-HoldPatience::Rest Ring::rest_until(uint32_t number) const {
+HoldPatience::Rest Ring::rest_until(uint64_t number) const {
   uint32_t sum = 0;
-  for (uint32_t i = ended_; i != number + 1; ++i) sum += stretches_[i % kEvents].submissions;
+  for (uint64_t i = ended_; i <= number; ++i) sum += stretches_[i % kEvents].submissions;
   const Stretch& next = stretches_[ended_ % kEvents];
   return {sum, next.submissions, std::max(next.recorded_ns, end_seen_ns_)};
 }
@@ -134,20 +134,20 @@ cuda::CUresult Ring::query(cuda::CUevent event) {
 }
 
 // Whether event `number` is done, and those before it.
-bool Ring::see_done(uint32_t number, bool in_hold) {
-  while (ended_ <= number) {
+bool Ring::see_done(uint64_t number, bool in_hold) {
+  for (bool with_former = false; ended_ <= number; with_former = true) {
     const int64_t looked = now_ns();
     if (query(events_[ended_ % kEvents]) == cuda::CUDA_ERROR_NOT_READY) {
       not_yet_ns_ = looked;
       return false;
     }
-    note_end(now_ns(), in_hold);
+    note_end(now_ns(), in_hold, with_former);
   }
   return true;
 }
 
 // False: not within the time.
-bool Ring::wait_for(uint32_t number, bool limited) {
+bool Ring::wait_for(uint64_t number, bool limited) {
   if (see_done(number, false)) return true;
   const Held counted;
   patience_.begins(now_ns(), limited);
@@ -179,7 +179,7 @@ void Ring::hold(bool limited) {
 // ---- when its work ends ----
 
 // What the GPU took to an event from the one before it, both of which are done; negative: that is not known.
-int64_t Ring::spacing_before(uint32_t number) {
+int64_t Ring::spacing_before(uint64_t number) {
   constexpr float kMost_ms = 1e6F;
   float spacing_ms = 0;
   if (number == 0) return -1;
@@ -189,8 +189,8 @@ int64_t Ring::spacing_before(uint32_t number) {
 }
 
 // Of the first event whose end was not seen yet.
-void Ring::note_end(int64_t seen_ns, bool in_hold) {
-  const uint32_t number = ended_++;
+void Ring::note_end(int64_t seen_ns, bool in_hold, bool with_former) {
+  const uint64_t number = ended_++;
   const Stretch& stretch = stretches_[number % kEvents];
   spacing_ns_ = spacing_before(number);
   // While the gate was closed the GPU did nothing for it, and what a closed gate holds back may be what the work waited for.
@@ -199,13 +199,13 @@ void Ring::note_end(int64_t seen_ns, bool in_hold) {
   work_end_.done({not_yet_ns_, seen_ns, at_once ? std::max<int64_t>(spacing_ns_, 0) : 0, stretch.submissions});
   not_yet_ns_ = 0;
   end_seen_ns_ = seen_ns;
-  if (in_hold) patience_.ended({seen_ns, stretch.recorded_ns, stretch.submissions, stretch.in_flight, closures});
+  if (in_hold) patience_.ended({seen_ns, stretch.recorded_ns, stretch.submissions, stretch.in_flight, closures, with_former});
   if (closures == stretch.closures) work_seen_by_all.ended_after(seen_ns - stretch.recorded_ns, seen_ns);
 }
 
 int64_t Ring::work_ends_at() {
   if (recorded_ < 3 || ended_ + 1 < recorded_) return 0;
-  const uint32_t last = recorded_ - 1;
+  const uint64_t last = recorded_ - 1;
   if (ended_ == last && count_ > 0) see_done(last, false);  // else the last event is what the work ends with
   return work_end_.at_ns(count_ + (ended_ == recorded_ ? 0 : stretches_[last % kEvents].submissions));
 }

@@ -56,21 +56,21 @@ class Ring {
 
  private:
   static constexpr uint32_t kEvents = 16;
-  bool record(uint32_t number, cuda::CUstream stream);
+  bool record(uint64_t number, cuda::CUstream stream);
   cuda::CUresult query(cuda::CUevent event);
-  bool see_done(uint32_t number, bool in_hold);
-  bool wait_for(uint32_t number, bool limited);
-  void note_end(int64_t seen_ns, bool in_hold);
-  int64_t spacing_before(uint32_t number);
-  HoldPatience::Rest rest_until(uint32_t number) const;
+  bool see_done(uint64_t number, bool in_hold);
+  bool wait_for(uint64_t number, bool limited);
+  void note_end(int64_t seen_ns, bool in_hold, bool with_former);
+  int64_t spacing_before(uint64_t number);
+  HoldPatience::Rest rest_until(uint64_t number) const;
 
   Process& process_;
   const cuda::CUcontext context_;
   const unsigned long long id_;  // another context may come to lie at the same address
   const uint32_t contexts_destroyed_;
   cuda::CUevent events_[kEvents] = {};  // made when first needed
-  uint32_t recorded_ = 0;               // events so far; event n is events_[n % kEvents]
-  uint32_t ended_ = 0;                  // of them, those whose end was seen
+  uint64_t recorded_ = 0;               // events so far; event n is events_[n % kEvents]
+  uint64_t ended_ = 0;                  // of them, those whose end was seen
   uint32_t count_ = 0;                  // submissions since the last event
   uint32_t interval_ = 1;               // submissions between events
   struct Stretch {
