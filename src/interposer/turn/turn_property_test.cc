@@ -319,6 +319,10 @@ class World {
       fail("no thread looks for idleness");
     }
     if (may_run(turn_) && turn_.connected && !granted_) fail("it runs without a grant");
+    const Instant presumed = turn_.watch.presumed_until;
+    if (presumed != 0 && !holds_lock(turn_)) fail("who waits is presumed without the lock");
+    if (presumed == kNever && turn_.phase != Phase::kLoading) fail("who waits is presumed for ever");
+    if (watched_ != (turn_.idle.terms().waiters > 0 || turn_.idle.terms().limited || presumed != 0)) fail("the gate is watched otherwise");
     if (turn_.phase == Phase::kOut && turn_.prefetch == 0 && budget_ != 0) fail("it may have more without the lock");
     if (turn_.prefetch_wanted && (turn_.phase != Phase::kOut || !turn_.connected)) fail("memory comes in that nobody counts");
     return effects;
