@@ -153,9 +153,12 @@ void check_glibc(const Facts& facts, Findings& out) {
 void check_scheduler(const Facts& facts, Findings& out) {
   const SchedulerFacts& scheduler = facts.scheduler;
   if (!scheduler.clients_served && !scheduler.admin) {
-    out.push_back({Level::kNote, "socket", "no scheduler answers in " + scheduler.runtime_dir,
-                   "'nvsharectl run' starts one for you; programs with LD_PRELOAD alone run unshared.",
-                   "For the whole machine: systemctl enable --now nvshare-scheduler."});
+    out.push_back(
+        {Level::kNote, "socket", "no scheduler answers in " + scheduler.runtime_dir,
+         "'nvsharectl run' starts one for you; programs with LD_PRELOAD alone run unshared.",
+         facts.systemd
+             ? "For the whole machine: systemctl enable --now nvshare-scheduler."
+             : "For the whole machine: nvshare-scheduler as root, at each boot; systemd, which would start it, does not run here."});
     return;
   }
   if (scheduler.replaceable) {

@@ -322,6 +322,7 @@ Facts collect(const std::string& root, const std::string& program) {
   Facts facts;
   facts.own_version = NVSHARE_VERSION;
   facts.proc = access((root + "/proc/meminfo").c_str(), F_OK) == 0;
+  facts.systemd = access((root + "/run/systemd/system").c_str(), F_OK) == 0;
   look_at_driver(root, facts);
   look_at_gpus(facts);
   look_at_library(root, facts);

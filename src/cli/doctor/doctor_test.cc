@@ -258,6 +258,7 @@ TEST(Doctor, SaysWhereThereIsNoProc) {
   ASSERT_FALSE(found.empty());
   EXPECT_EQ(found[0].found, "/proc is not mounted here");
   EXPECT_NE(found[1].check, "driver") << "there may be one";
+  for (const Finding& finding : found) EXPECT_EQ(finding.to_do.find("systemctl"), std::string::npos) << "nor is there a systemd";
 }
 
 TEST(Doctor, SeesTheDriverOfAMachine) {

@@ -70,6 +70,7 @@ struct SchedulerFacts {
 struct Facts {
   std::string own_version;
   bool proc = true;           // it is mounted
+  bool systemd = true;        // it runs here
   std::string kernel_module;  // version of the driver's kernel part; empty: none is loaded
   bool pci_gpu = false;       // an NVIDIA GPU is on the PCI bus
   bool cuda_library = false;  // the driver's libcuda.so.1 is found
