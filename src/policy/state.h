@@ -166,11 +166,17 @@ struct TurnBegan {
 
 // Of a gang on one of its GPUs, as GangsHere has it.
 struct TurnOnGpu {
-  std::optional<TurnBegan> began;  // a client of it there may have to leave for others
-  size_t placed = 0;               // clients there: how often they have the lock, or a place
+  std::optional<TurnBegan> began;  // a client of it there may have to leave for others; of these:
+  int priority = 0;                // the highest
+  ClientId first = 0;
+  size_t placed = 0;  // clients there: how often they have the lock, or a place
 
   bool operator==(const TurnOnGpu&) const = default;
 };
+
+// Gangs by when their turns began, in the order in which those that end at the same time are dropped.
+using TurnKey = std::tuple<Instant, int, ClientId>;
+using GangsByTurn = FlatMap<TurnKey, Gang*>;
 
 // The gangs on a GPU that are put off (Gang::PutOff), by what makes them be looked at again.
 struct GangsPutOff {
@@ -189,7 +195,7 @@ struct GangsHere {
   // Of those that are in use, by GangStanding: for the rule that none may run of which two could come to wait for each other.
   FlatMap<GangId, Gang*> lacking, settled, mixed;
   // That may have to leave for others, by both of TurnBegan.
-  FlatMap<std::pair<Instant, GangId>, Gang*> by_first, by_last;
+  GangsByTurn by_first, by_last;
   size_t placed = 0;  // a sum over TurnOnGpu
   GangsPutOff put_off;
   size_t most_members = 0;  // no gang ever had more here

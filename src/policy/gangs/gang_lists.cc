@@ -24,10 +24,10 @@ void set_standing(Gang& gang, Gang::OnGpu& on, const GangStanding& to) {
 void set_turn(Gang& gang, Gang::OnGpu& on, const TurnOnGpu& to) {
   GangsHere& here = on.gpu->gangs;
   here.placed += to.placed - on.turn.placed;
-  const auto put_by = [&](FlatMap<std::pair<Instant, GangId>, Gang*>& index, Instant TurnBegan::*key) {
-    if (on.turn.began && to.began && (*on.turn.began).*key == (*to.began).*key) return;
-    if (on.turn.began) index.erase({(*on.turn.began).*key, gang.id});
-    if (to.began) index.emplace({(*to.began).*key, gang.id}, &gang);
+  const auto put_by = [&](GangsByTurn& index, Instant TurnBegan::*of) {
+    if (on.turn.began && to.began && turn_key(on.turn, of) == turn_key(to, of)) return;
+    if (on.turn.began) index.erase(turn_key(on.turn, of));
+    if (to.began) index.emplace(turn_key(to, of), &gang);
   };
   put_by(here.by_first, &TurnBegan::first);
   put_by(here.by_last, &TurnBegan::last);
@@ -51,13 +51,14 @@ TurnBegan turn_began(const Gang& gang) {
 
 TurnOnGpu turn_on(const Gang& gang, const Gang::OnGpu& on, const TurnBegan& began) {
   TurnOnGpu turn;
-  bool takes_place = false;
   for (size_t i = on.begin; gang.whole && i < on.end; ++i) {
     const Client& client = *gang.members[i].is;
     turn.placed += (client.holds_lock() ? 1 : 0) + (client.place.kept ? 1 : 0);
-    takes_place = takes_place || client.takes_place();
+    if (!client.takes_place()) continue;
+    turn.priority = turn.began ? std::max(turn.priority, client.priority) : client.priority;
+    if (!turn.began) turn.first = client.id;
+    turn.began = began;
   }
-  if (takes_place) turn.began = began;
   return turn;
 }
 

@@ -46,6 +46,7 @@ void unlist(Gang& gang);        // before it is no more, or has other members
 void note_turn(Gang& gang);     // after a change of when its turn began, or began to count
 TurnBegan turn_began(const Gang& gang);
 TurnOnGpu turn_on(const Gang& gang, const Gang::OnGpu& on, const TurnBegan& began);  // as the lists ought to have it
+inline TurnKey turn_key(const TurnOnGpu& turn, Instant TurnBegan::*of) { return {(*turn.began).*of, turn.priority, turn.first}; }
 // A client that has neither may come to wait for others.
 inline bool has_lock_or_place(const Client& client) { return client.holds_lock() || client.place.kept; }
 

@@ -83,11 +83,16 @@ Found check_turn(const Gang& gang, const Gang::OnGpu& on, bool known) {
   const auto broken = [&](const char* what) { return name_of(gang) + ": " + what; };
   const std::optional<TurnBegan>& listed = on.turn.began;
   const GangsHere& here = on.gpu->gangs;
-  if (listed && (!here.by_first.contains({listed->first, gang.id}) || !here.by_last.contains({listed->last, gang.id})))
+  const auto is_listed = [&](const GangsByTurn& index, Instant TurnBegan::*of) {
+    const auto at = index.find(turn_key(on.turn, of));
+    return at != index.end() && at->second == &gang;
+  };
+  if (listed && (!is_listed(here.by_first, &TurnBegan::first) || !is_listed(here.by_last, &TurnBegan::last)))
     return broken("nobody sees that it may have to leave");
   if (!known) return std::nullopt;
   const TurnOnGpu turn = turn_on(gang, on, turn_began(gang));
   if (turn.placed != on.turn.placed || turn.began.has_value() != listed.has_value()) return broken("takes places, or does not?");
+  if (turn.priority != on.turn.priority || turn.first != on.turn.first) return broken("leaves in another place than is known");
   if (listed && (turn.began->first < listed->first || turn.began->last < listed->last)) return broken("it may end sooner than is known");
   return std::nullopt;
 }

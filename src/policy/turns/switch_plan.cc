@@ -43,9 +43,8 @@ Instant due_of(const Context& context, const Party& party, const TurnTerms& term
 }
 
 // The order in which parties are dropped, from behind: the first one is on top of a heap.
-bool leaves_later(const Party& a, const Party& b) {
-  return std::tuple(a.due, a.priority, a.first->id) > std::tuple(b.due, b.priority, b.first->id);
-}
+TurnKey order_of(const Party& party) { return {party.due, party.priority, party.first->id}; }
+bool leaves_later(const Party& a, const Party& b) { return order_of(a) > order_of(b); }
 
 bool may_leave(const Comers& comers, const Client& client) {
   return client.takes_place() && std::find(comers.clients.begin(), comers.clients.end(), client.id) == comers.clients.end();
@@ -73,7 +72,8 @@ Duration least_length(const State& state, const TurnTerms& terms) {
 
 // Who may leave, but for gangs that have to in any case, in the order in which they may be dropped. Without those in doubt, unless these
 // too. Of gangs only those are looked at that may be among the next: a turn lasts so long from when it began, and so long from when its
-// last client began, so that whoever ends by some time stands before it in both lists, and to go through one of them is enough.
+// last client began, so that whoever ends by some time stands before it in both lists, and to go through one of them is enough. Those of
+// the same time stand there in the order in which they would leave.
 class Leavers {
  public:
   Leavers(const Context& context, const Gpu& gpu, const Comers& comers, const TurnTerms& terms, bool doubtful_too)
@@ -83,8 +83,10 @@ class Leavers {
         terms_(terms),
         doubtful_too_(doubtful_too),
         any_order_(terms.wakes || terms.load_is_stuck),
+        own_(comers.clients.empty() ? nullptr : gang_of(context.state, *context.state.find(comers.clients.front()))),
         by_first_{&gpu.gangs.by_first, gpu.gangs.by_first.begin(), least_length(context.state, terms)},
         by_last_{&gpu.gangs.by_last, gpu.gangs.by_last.begin(), std::min(by_first_.lasts, terms.quantum)} {
+    if (own_ != nullptr) add_gang(*own_);  // some of it may stay, so that it has no place in the lists
     if (gpu.holders.size() + gpu.lockless.keepers.size() == gpu.gangs.placed) return;
     const auto add_single = [&](const Client& client) {
       if (!may_leave(comers, client) || gang_of(context.state, client) != nullptr) return;
@@ -100,7 +102,7 @@ class Leavers {
 
   std::optional<Party> next() {
     const auto may_come = [&](const List& list) {
-      return !list.is_over() && (parties_.empty() || any_order_ || list.least_due() <= parties_.front().due);
+      return !list.is_over() && (parties_.empty() || any_order_ || list.least() < order_of(parties_.front()));
     };
     while (may_come(by_first_) && may_come(by_last_)) {
       look_at(*(by_first_.at++)->second, by_last_, &TurnBegan::last);
@@ -114,23 +116,26 @@ class Leavers {
   }
 
  private:
-  using GangsByTurn = FlatMap<std::pair<Instant, GangId>, Gang*>;
   struct List {
     const GangsByTurn* of;
     GangsByTurn::iterator at;  // the first that nobody looked at by way of it
     Duration lasts;            // a turn, from what the list is in the order of
 
     bool is_over() const { return at == of->end(); }
-    Instant least_due() const {
-      const Instant began = at->first.first;
-      return began == kEndsAnyTime ? kEndsAnyTime : began + lasts;
+    TurnKey least() const {
+      auto [due, priority, first] = at->first;
+      if (due != kEndsAnyTime) due += lasts;
+      return {due, priority, first};
     }
   };
 
   // Unless it was by way of the other list.
-  void look_at(const Gang& gang, const List& other, Instant TurnBegan::*key) {
-    const std::pair place((*on_gpu(gang, gpu_)->turn.began).*key, gang.id);
-    if (other.is_over() || place < other.at->first || comers_.rivals.contains(gang.id)) return;
+  void look_at(const Gang& gang, const List& other, Instant TurnBegan::*of) {
+    if (other.is_over() || turn_key(on_gpu(gang, gpu_)->turn, of) < other.at->first) return;
+    if (&gang != own_ && !comers_.rivals.contains(gang.id)) add_gang(gang);
+  }
+
+  void add_gang(const Gang& gang) {
     std::optional<Party> party = party_of(context_, gpu_, comers_, gang);
     if (party && add(*std::move(party))) std::push_heap(parties_.begin(), parties_.end(), leaves_later);
   }
@@ -147,7 +152,8 @@ class Leavers {
   const Comers& comers_;
   const TurnTerms terms_;
   const bool doubtful_too_;
-  const bool any_order_;  // a turn may end sooner than its time
+  const bool any_order_;   // a turn may end sooner than its time
+  const Gang* const own_;  // that of the comers
   List by_first_, by_last_;
   std::vector<Party> parties_;  // a heap
 };
