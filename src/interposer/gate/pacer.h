@@ -12,7 +12,7 @@
 // the interval is halved.
 //
 //   another client waits      20 ms, or the time of two intervals if that is more; half after each hold in vain, 5 ms at least
-//   after one in vain         once a minute, for 5 s or until an end is seen: half as long as since it began, if that is more
+//   after one in vain         at most once a minute, for 5 s or until an end is seen: half as long as since it began, if that is more
 //   a compute limit applies   2 s, the time of two long kernels; 20 ms after a hold in vain, until one is not
 //   ends were seen in holds   twice the GPU's time for what is waited for, 10 s at most (hold_patience.h)
 //

@@ -1,4 +1,4 @@
-// Who has to leave for those that come, and when they may be asked to.
+// The clients that have to leave for those that come, and when they may be asked to.
 #include <algorithm>
 #include <limits>
 #include <tuple>
