@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Renders the Helm chart without helm, for deploy/nvshare.yaml and the tests.
 
-  tools/render-chart.py [--name NAME] [--namespace NAMESPACE] [--values FILE]... [--set PATH=VALUE]... [--output FILE]
+  tools/render-chart.py [--name NAME] [--namespace NAMESPACE] [--values FILE]... [--set PATH=VALUE]... [--set-string PATH=VALUE]... [--output FILE]
 
-As with helm, a later FILE goes over an earlier one, and --set over all of them.
+As with helm, a later FILE goes over an earlier one, and --set and --set-string over all of them; null takes a value away.
 
 Knows the part of Helm's template language that the chart uses, and refuses the rest by name: fields, if, else, with, range, define, include,
 default, eq, quote, toYaml, nindent, indent, .Files.Get. Where helm is installed a test compares both. Values are checked against values.schema.json, as
@@ -198,18 +198,20 @@ class Renderer:
         raise ChartError(f"'{name}' with {len(arguments)} arguments is not known here")
 
 
-def merge(base, over):
+def merge(base, over, takes_away=False):
+    """`takes_away`: null over a value takes it away, as in helm where users' values meet the chart's."""
     for key, value in over.items():
-        if isinstance(value, dict) and isinstance(base.get(key), dict):
-            merge(base[key], value)
+        if value is None and takes_away:
+            base.pop(key, None)
+        elif isinstance(value, dict) and isinstance(base.get(key), dict):
+            merge(base[key], value, takes_away)
         else:
             base[key] = value
     return base
 
 
-def render(values=None, name="nvshare", namespace="nvshare", chart=CHART):
-    """The chart's manifests as one text. `values` go over values.yaml."""
-    merged = merge(yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8")), copy.deepcopy(values or {}))
+def renderer_of(values, name, namespace, chart):
+    merged = merge(yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8")), copy.deepcopy(values or {}), takes_away=True)
     jsonschema.Draft7Validator(json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))).validate(merged)
     about = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
     root = {
@@ -219,7 +221,12 @@ def render(values=None, name="nvshare", namespace="nvshare", chart=CHART):
     }
     renderer = Renderer(root)
     files = sorted((chart / "templates").iterdir())
-    bodies = {file.name: renderer.define(file.read_text(encoding="utf-8"), file.name) for file in files}
+    return renderer, {file.name: renderer.define(file.read_text(encoding="utf-8"), file.name) for file in files}, root
+
+
+def render(values=None, name="nvshare", namespace="nvshare", chart=CHART):
+    """The chart's manifests as one text. `values` go over values.yaml."""
+    renderer, bodies, root = renderer_of(values, name, namespace, chart)
     # What others need comes first, so that the file can be applied as it stands.
     order = ["namespace.yaml", "rbac.yaml", "dra.yaml", "daemonset.yaml", "metrics.yaml", "networkpolicy.yaml"]
     missing = set(bodies) - set(order) - {"_helpers.tpl", "NOTES.txt"}
@@ -228,6 +235,33 @@ def render(values=None, name="nvshare", namespace="nvshare", chart=CHART):
     texts = [renderer.render(bodies[file], root).strip("\n") for file in order]
     renderer.render(bodies["NOTES.txt"], root)
     return "\n---\n".join(text for text in texts if text.strip()) + "\n"
+
+
+def notes(values=None, name="nvshare", namespace="nvshare"):
+    """What helm says after it has installed the chart."""
+    renderer, bodies, root = renderer_of(values, name, namespace, CHART)
+    return renderer.render(bodies["NOTES.txt"], root)
+
+
+def refusal_of(problem):
+    """A value that the schema refuses: where, what, and what is accepted."""
+    where = "/".join(str(part) for part in problem.absolute_path)
+    accepted = problem.schema.get("description")
+    if not accepted and problem.validator == "additionalProperties":
+        accepted = ", ".join(sorted(problem.schema.get("properties", {})))
+    if not accepted and problem.validator == "type" and problem.validator_value == "string":
+        accepted = "a text, in quotes (on the command line --set-string)"
+    said = re.sub(r" (does not match '|should not be valid under |is not allowed for ).*$", " is refused", problem.message) if accepted else problem.message
+    return f"{where + ': ' if where else ''}{said}{'; accepted: ' + accepted if accepted else ''}"
+
+
+def text_value_of(text):
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise argparse.ArgumentTypeError(f"'{text}' is not PATH=VALUE")
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
 
 
 def value_of(text):
@@ -265,6 +299,7 @@ def main():
     parser.add_argument("--namespace", default="nvshare", type=name_of)
     parser.add_argument("--values", "-f", action="append", default=[], type=values_in, metavar="FILE")
     parser.add_argument("--set", action="append", default=[], type=value_of, metavar="PATH=VALUE")
+    parser.add_argument("--set-string", action="append", default=[], type=text_value_of, metavar="PATH=VALUE", dest="set")
     parser.add_argument("--output", type=pathlib.Path)
     arguments = parser.parse_args()
     values = {}
@@ -272,9 +307,10 @@ def main():
         merge(values, one)
     try:
         text = render(values, arguments.name, arguments.namespace)
-    except (ChartError, jsonschema.ValidationError) as problem:
-        where = "/".join(str(part) for part in getattr(problem, "path", []))
-        sys.exit(f"render-chart: {where + ': ' if where else ''}{getattr(problem, 'message', problem)}")
+    except jsonschema.ValidationError as problem:
+        sys.exit(f"render-chart: {refusal_of(problem)}")
+    except ChartError as problem:
+        sys.exit(f"render-chart: {problem}")
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     else:

@@ -465,6 +465,7 @@ class Deploy(unittest.TestCase):
                 ((_, got),) = inner.items()
                 self.assertEqual(got, value)
                 self.assertIs(type(got), type(value))
+        self.assertEqual(render_chart.text_value_of("image.tag=1"), {"image": {"tag": "1"}})
 
     def test_files_of_values_go_over_each_other_as_with_helm(self):
         script = [sys.executable, ROOT / "tools/render-chart.py"]
@@ -760,11 +761,59 @@ class Deploy(unittest.TestCase):
             ({"image": {"repository": "registry.example/nvshare:0.2"}}, "repository"),
             ({"image": {"tag": "0.2@sha256:12"}}, "tag"),
             ({"paths": {"runtime": "run"}}, "run"),
+            # Else the pods' labels are not those that the DaemonSet selects.
+            ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name"),
         ):
             with self.subTest(values=values):
                 with self.assertRaises(jsonschema.ValidationError) as refused:
                     render_chart.render(values)
                 self.assertIn(name, str(refused.exception))
+
+    def test_refusals_say_what_is_accepted(self):
+        for values, said in (
+            ({"plugin": {"memoryUnit": "1GB"}}, "plugin/memoryUnit: '1GB' is refused; accepted: 1Mi to 1Ti, such as"),
+            ({"plugin": {"namespaceMaxima": "team-a=16Gi"}}, "accepted: none, or NAMESPACE:gpu-memory=16Gi,gpu-core=50"),
+            ({"plugin": {"cdi": True}}, "in quotes: YAML reads on and off as true and false"),
+            ({"plugin": {"resources": {"limits": {"memory": "128MB"}}}}, "plugin/resources/limits/memory: '128MB' is refused; accepted: a quantity"),
+            ({"scheduler": {"env": {"NVSHARE_SWITCH_TIME_FIXED": 30}}}, "accepted: a text, in quotes"),
+            ({"priorityClassName": 1}, "priorityClassName: 1 is not of type 'string'; accepted: a text, in quotes (on the command line --set-string)"),
+            ({"imagePullSecrets": ["pull"]}, "accepted: an object with the secret's name: {name: pull}"),
+            ({"nodeselector": {}}, "('nodeselector' was unexpected); accepted: affinity, createNamespace, dra, "),
+            ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "podLabels: 'app.kubernetes.io/name' is refused; accepted: labels other than"),
+            ({"nodeSelector": {"nvshare.com/enabled": None}}, "accepted: at least one label"),
+        ):
+            with self.subTest(values=values):
+                with self.assertRaises(jsonschema.ValidationError) as refused:
+                    render_chart.render(values)
+                self.assertIn(said, render_chart.refusal_of(refused.exception))
+
+    def test_patterns_say_in_words_what_they_take(self):
+        def look(part, path):
+            if isinstance(part, dict):
+                if "pattern" in part and path[-1] != "not":
+                    self.assertIn("description", part, "/".join(path))
+                for key, inner in part.items():
+                    look(inner, [*path, key])
+        look(json.loads((DEPLOY / "helm/nvshare/values.schema.json").read_text(encoding="utf-8")), ["values"])
+
+    def test_amounts_that_kubernetes_takes(self):
+        for amount in (1, 0.5, "50m", "128Mi", "1.5Gi", "2T", "1Ti", "1e9"):
+            with self.subTest(amount=amount):
+                render_chart.render({"scheduler": {"resources": {"limits": {"memory": amount}}}})
+        for number, text in ((2, "2"), (1.5, "1.5")):
+            self.assertIn(f'NVSHARE_GPU_MEMORY_OVERSUB_RATIO\n              value: "{text}"', render_chart.render({"plugin": {"oversubscription": number}}))
+        for number in (0, 0.05, 101):
+            with self.assertRaises(jsonschema.ValidationError):
+                render_chart.render({"plugin": {"oversubscription": number}})
+
+    def test_null_takes_a_default_away_as_with_helm(self):
+        labels = lambda values: pod_of(next(d for d in documents(render_chart.render(values)) if d["kind"] == "DaemonSet"))["nodeSelector"]
+        self.assertEqual(labels({"nodeSelector": {"gpu": "yes"}}), {"gpu": "yes", "nvshare.com/enabled": "true"})
+        own = {"nodeSelector": {"gpu": "yes", "nvshare.com/enabled": None}}
+        self.assertEqual(labels(own), {"gpu": "yes"})
+        self.assertEqual(render_chart.merge({"nodeSelector": {"a": "b"}}, own), {"nodeSelector": {"a": "b", **own["nodeSelector"]}}, "between files it stays")
+        self.assertIn("kubectl label node NODE gpu=yes\n", render_chart.notes(own))
+        self.assertIn("kubectl label node NODE nvshare.com/enabled=true\n", render_chart.notes())
 
     def test_places_of_images_that_registries_have(self):
         for repository in ("nvshare", "team/nvshare", "registry.example/team/nvshare", "localhost:5000/nvshare", "[::1]:5000/nvshare", "10.0.0.7:443/a/b-c_d.e"):
