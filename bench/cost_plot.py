@@ -26,10 +26,11 @@ COLOURS = {
     "limited": "#b2182b",
     "gangs": "#e08214",
     "queued": "#762a83",
+    "rotating": "#35978f",
     "tied": "#666666",
 }
-OF_GANGS = ("gangs", "queued", "tied")
-NUDGED = {"gangs": 7, "tied": -6}  # names that would cover each other
+OF_GANGS = ("gangs", "queued", "rotating", "tied")
+NAME_HEIGHT = 12  # of a curve, so far from the next one's
 
 
 def at(clients, cost_us):
@@ -84,8 +85,20 @@ def curve(shape, points):
         yield f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>'
     for x, y in many:
         yield f'<circle cx="{x}" cy="{y}" r="3" fill="#fff" stroke="{colour}"/>'
-    x, y = (many or one)[-1]
-    yield text(x + 8, y + 4 + NUDGED.get(shape, 0), shape, "start", colour)
+
+
+def names(shapes):
+    """Each curve's name at its end; those that would cover each other stand as far apart as they have to, about where their curves end."""
+    groups = []  # of names in a row: [where the first one stands, names]
+    for y, x, shape in sorted((at(*max(points))[::-1] + (shape,) for shape, points in shapes.items())):
+        groups.append([y, [(y, x, shape)]])
+        while len(groups) > 1 and groups[-1][0] < groups[-2][0] + NAME_HEIGHT * len(groups[-2][1]):
+            together = groups[-2][1] + groups.pop()[1]
+            middle = sum(y - NAME_HEIGHT * place for place, (y, _, _) in enumerate(together)) / len(together)
+            groups[-1] = [middle, together]
+    for first, group in groups:
+        for place, (_, x, shape) in enumerate(group):
+            yield text(x + 8, round(first + NAME_HEIGHT * place + 4, 1), shape, "start", COLOURS[shape])
 
 
 def reference(cost_of_first):
@@ -115,6 +128,7 @@ def draw(rows):
     parts = [*axes(), *reference(min(firsts))]
     for shape, points in shapes.items():
         parts += curve(shape, sorted(points))
+    parts += names(shapes)
     body = "\n".join(parts)
     style = 'font-family="sans-serif" font-size="12"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {style}>\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
