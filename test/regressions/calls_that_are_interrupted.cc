@@ -41,6 +41,15 @@ TEST(Regressions, ASignalDoesNotTakeTheLimitFromWhatAProgramSees) {
   EXPECT_TRUE(child.logged("the GPU has 64 MiB")) << child.log();
 }
 
+// It had kept captures off for its wait, and was over before it let them go on.
+TEST(Regressions, AThreadThatIsCancelledInAFreeKeepsNoCaptureOff) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("cancelled", {"cancelled-in-a-free"});
+  stage.expect_success(child);
+  stage.expect_gpu_unharmed();
+}
+
 TEST(Regressions, AThreadThatIsCancelledWhileItWaitsTakesNoLockAlong) {
   Stage stage;
   stage.start_scheduler();

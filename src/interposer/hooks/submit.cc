@@ -20,6 +20,7 @@ bool captures(Target target) {
 }  // namespace
 
 void finish_memop(Process& process, bool per_thread) {
+  const NotCancelled whole_wait;
   if (!process.captures.begin_synchronize()) return;
   real_driver().cuStreamSynchronize(per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY);
   process.captures.end_synchronize();

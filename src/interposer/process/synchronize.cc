@@ -10,6 +10,7 @@ using cuda::CUcontext;
 using cuda::CUresult;
 
 bool synchronize(Contexts& contexts, Captures& captures, int ordinal) {
+  const NotCancelled whole_wait;  // a driver's wait may be a thread's end, and captures would be held off for good
   const CapturesHeldOff held_off(captures);
   if (!held_off) return false;
   std::vector<CUcontext> pinned;
@@ -29,6 +30,7 @@ bool synchronize(Contexts& contexts, Captures& captures, int ordinal) {
 }
 
 bool synchronize_before_free(Captures& captures, CUcontext context, CUresult* result) {
+  const NotCancelled whole_wait;
   const CapturesHeldOff held_off(captures);
   if (!held_off) return false;
   const RealDriver& driver = real_driver();

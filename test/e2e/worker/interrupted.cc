@@ -46,6 +46,21 @@ void* grow_in_a_thread(void* argument) {
   return nullptr;
 }
 
+struct Freer {
+  CUcontext context = nullptr;
+  CUdeviceptr memory = 0;
+  std::atomic<bool> begins{false};
+};
+
+void* free_in_a_thread(void* argument) {
+  auto& freer = *static_cast<Freer*>(argument);
+  check(cuda().cuCtxSetCurrent(freer.context), "cuCtxSetCurrent");
+  freer.begins.store(true);
+  check(cuda().cuMemFree_v2(freer.memory), "cuMemFree");
+  pthread_testcancel();
+  return nullptr;
+}
+
 void work(Block& block, Desk& desk, const Options& options) {
   for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
     block.mix(step);
@@ -144,6 +159,33 @@ void run_cancelled(const Options& options) {
   pthread_join(thread, nullptr);
   say(grower.returned.load() ? "its call returned" : "its call did not return");
   work(*block, desk, options);
+  release_primary();
+}
+
+// A thread is cancelled while its cuMemFree waits for the GPU. Then this one captures: nothing of the other's is in its way.
+void run_cancelled_in_a_free(const Options&) {
+  Freer freer;
+  freer.context = retain_primary();
+  Desk desk;
+  std::atomic<bool> go{false};
+  const auto wait = [](void* data) {
+    while (!static_cast<std::atomic<bool>*>(data)->load()) usleep(100);
+  };
+  check(cuda().cuMemAlloc_v2(&freer.memory, 4u << 20), "cuMemAlloc");
+  check(cuda().cuLaunchHostFunc(desk.place.stream, wait, &go), "cuLaunchHostFunc");
+  pthread_t thread{};
+  if (pthread_create(&thread, nullptr, free_in_a_thread, &freer) != 0) fail(kExitUnexpected, "no thread");
+  while (!freer.begins.load()) usleep(1000);
+  usleep(200'000);
+  pthread_cancel(thread);
+  usleep(100'000);
+  go.store(true);
+  pthread_join(thread, nullptr);
+  say("cancelled");
+  CUgraph graph = nullptr;
+  check(cuda().cuStreamBeginCapture_v2(desk.place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  check(cuda().cuStreamEndCapture(desk.place.stream, &graph), "cuStreamEndCapture");
+  check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
   release_primary();
 }
 

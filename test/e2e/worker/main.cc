@@ -50,6 +50,7 @@ constexpr Mode kModes[] = {
     {"green-while-the-gpu-waits", run_green_while_the_gpu_waits},
     {"signals", run_signals},
     {"closes", run_closes},
+    {"cancelled-in-a-free", run_cancelled_in_a_free},
     {"cancelled", run_cancelled},
     {"few-descriptors", run_few_descriptors},
     {"range-attributes", run_range_attributes},
