@@ -141,8 +141,11 @@ class Kubernetes : public testing::Test {
       return seen.gpu_memory_limit == memory_mib << 20 && seen.gpu_core_limit == core;
     });
   }
-  // Programs that do not fit together.
-  static Arguments mix(int seed) { return {"mix", "--seed", std::to_string(seed), "--hold", "90M", "--largest", "60M", "--floor", "80M"}; }
+  // So much memory, and never much less.
+  static Arguments mix(int seed, int mib) {
+    return {"mix",     "--seed", std::to_string(seed), "--hold", std::to_string(mib) + "M", "--largest", "40M", "--floor",
+            std::to_string(mib - 8) + "M"};
+  }
   // So many programs are there, and from now on memory moves.
   bool swaps(size_t programs) {
     const auto moved = [&]() -> int64_t {
@@ -208,10 +211,10 @@ TEST_F(Kubernetes, PodsHaveWhatTheyWereGrantedOverPluginsOfTwoReleases) {
   EXPECT_EQ(tenant("default/train").gpu_memory_limit, 24 << 20);
   EXPECT_EQ(tenant("default/serve").gpu_core_limit, 40);
   EXPECT_EQ(kubelet_.start("train"), std::nullopt) << "a container that restarts";
-  Child* late = run_pod("late", {{kGpu, 1}, {kMemory, 100}}, cgroups[2], mix(2));
+  Child* late = run_pod("late", {{kGpu, 1}, {kMemory, 100}}, cgroups[2], mix(2, 90));
   ASSERT_NE(late, nullptr);
   EXPECT_NE(mounts_["late"]["/usr/lib/nvshare/libnvshare.so"], mounts_["train"]["/usr/lib/nvshare/libnvshare.so"]);
-  Child& beside = stage_.start("beside", mix(1));  // in no pod
+  Child& beside = stage_.start("beside", mix(1, 140));  // in no pod; the two never fit together
   EXPECT_TRUE(swaps(4)) << late->log();
 
   TestApiServer server(stage_.directory() + "/api");
