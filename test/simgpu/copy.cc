@@ -15,6 +15,8 @@ namespace {
 
 // A copy takes its engine, and holds off unmapping, for that much at a time.
 constexpr uint64_t kPieceBytes = 2u << 20;
+// From this size on a copy between a mapping and the host goes through the mapping's file.
+constexpr uint64_t kThroughFile = 64u << 10;
 // Pageable memory up to this size is staged, so that the copy is asynchronous all the same.
 constexpr uint64_t kStagedMax = 64u << 10;
 
@@ -70,9 +72,23 @@ class CopyWork : public Work {
       if (!staged_.empty()) source = reinterpret_cast<uint64_t>(staged_.data()) + at;
       if (route_.source_checked && !usable(reading, execution, source, width, false)) return false;
       if (route_.target_checked && !usable(reading, execution, target, width, true)) return false;
-      move_bytes(target, source, width);
+      move_line(reading, target, source, width);
     }
     return true;
+  }
+
+  void move_line(AddressSpace::Reading& reading, uint64_t target, uint64_t source, uint64_t width) const {
+    const bool into = route_.direction == Direction::kToDevice;
+    if (width >= kThroughFile && (into || route_.direction == Direction::kToHost)) {
+      const uint64_t address = into ? target : source;
+      const Range* range = reading.find(address);
+      if (range != nullptr && range->physical && address + width <= range->end()) {
+        const uint64_t offset = range->physical_offset + (address - range->base);
+        const auto through_file = into ? move_into_file : move_out_of_file;
+        if (through_file(range->physical->fd, offset, target, source, width)) return;
+      }
+    }
+    move_bytes(target, source, width);
   }
 
   static bool usable(AddressSpace::Reading& reading, Execution& execution, uint64_t address, uint64_t bytes, bool write) {
