@@ -5,7 +5,9 @@
   replay.py --self-test ...       records the stand-in itself: the same must come back, and must not where copies fail
 """
 import argparse
+import os
 import pathlib
+import random
 import shutil
 import sys
 
@@ -24,7 +26,8 @@ def parse_arguments():
     parser.add_argument("--root", required=True, help="where bin/, lib/ and gpu/ are")
     parser.add_argument("--simgpu", required=True, help="folder of the stand-in GPU's libraries")
     parser.add_argument("--self-test", action="store_true")
-    parser.add_argument("--sequences", type=int, default=40, help="--self-test: how many; else at most so many of each recording (0: all)")
+    parser.add_argument("--sequences", type=int, default=40,
+                        help="--self-test: how many; else at most so many of each recording (0: all, or the share that NVSHARE_TEST_SCALE says)")
     parser.add_argument("--recording", default="", help="this file instead of those in the tree")
     parser.add_argument("--show", type=int, default=25, help="kinds of differences to print")
     parser.add_argument("--out", default="/tmp/nvshare-replay")
@@ -64,6 +67,15 @@ def known_differences():
     return checks.tomllib.loads(path.read_text()).get("difference", []) if path.exists() and checks.tomllib else []
 
 
+def share_of(sequences):
+    """Each one in so many, from a random one on, where NVSHARE_TEST_SCALE is below 1."""
+    step = max(1, round(1 / float(os.environ.get("NVSHARE_TEST_SCALE") or 1)))
+    first = int(os.environ.get("NVSHARE_TEST_SEED") or str(random.randrange(1 << 32)), 0) if step > 1 else 0
+    if step > 1:
+        print(f"NVSHARE_TEST_SEED={first}: each {step}th sequence")
+    return sequences[first % step::step]
+
+
 def replay_all(config, args):
     files = [pathlib.Path(args.recording)] if args.recording else sorted(RECORDED.glob("*.txt.gz"))
     if not files:
@@ -72,7 +84,7 @@ def replay_all(config, args):
     failed = 0
     for path in files:
         sequences = recording.read(path)
-        run = replay(config, sequences[:args.sequences] if args.sequences else sequences, known_differences())
+        run = replay(config, sequences[:args.sequences] if args.sequences else share_of(sequences), known_differences())
         report(path.name, run, args.show)
         failed += len(run.differences)
     return 1 if failed else 0
