@@ -143,8 +143,8 @@ class Kubernetes : public testing::Test {
   }
   // So much memory, and never much less.
   static Arguments mix(int seed, int mib) {
-    return {"mix",     "--seed", std::to_string(seed), "--hold", std::to_string(mib) + "M", "--largest", "40M", "--floor",
-            std::to_string(mib - 8) + "M"};
+    return {"mix", "--seed",  std::to_string(seed),         "--hold", std::to_string(mib) + "M", "--largest",
+            "40M", "--floor", std::to_string(mib - 8) + "M"};
   }
   // So many programs are there, and from now on memory moves.
   bool swaps(size_t programs) {

@@ -60,7 +60,7 @@ TEST(Prefetch, MemoryComesInBesideWhoRuns) {
   Stage stage(with_prefetch());
   stage.start_scheduler();
   start_three(stage);
-  const Moved moved = moved_after(stage, static_cast<uint64_t>(scaled(10, 6)));
+  const Moved moved = moved_after(stage, static_cast<uint64_t>(scaled(10, kSlowness == 1 ? 10 : 6)));
   std::cout << moved.switches << " switches, " << (moved.in >> 20) << " MiB in, " << (moved.ahead >> 20) << " of them ahead, "
             << (moved.in_vain >> 20) << " in vain\n";
   EXPECT_TRUE(moved.ahead > 0 || !kCopiesInTime);

@@ -42,8 +42,8 @@ inline void move_bytes(uint64_t to, uint64_t from, uint64_t bytes) {
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
 }
 
-// The same where one side is a mapping of a file: through the file, so that no page of the mapping is touched. On a virtual machine the first
-// touch of a page costs more than to copy it, and memory that is swapped in is often swapped out before anything else touches it.
+// The same where one side is a mapping of a file: through the file, so that no page of the mapping is touched. On a virtual machine the
+// first touch of a page costs more than to copy it, and memory that is swapped in is often swapped out before anything else touches it.
 inline bool move_into_file(int fd, uint64_t offset, uint64_t to, uint64_t from, uint64_t bytes) {
 #ifdef SIMGPU_SHOWS_WORDS
   show_access(from, bytes, false);

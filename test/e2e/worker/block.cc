@@ -5,38 +5,43 @@
 #include <cstring>
 
 #include "e2e/worker/model.h"
+#include "simgpu/bulk.h"
 
 namespace nvshare::e2e {
 namespace {
 
 constexpr size_t kRowBytes = 1000;  // of a pitched allocation: not a multiple of anything
 
+uint64_t number(const unsigned char* at) { return reinterpret_cast<uint64_t>(at); }
+
 }  // namespace
 
-Block::Block(const Workplace& place, size_t bytes, Allocation how) : place_(&place), bytes_(bytes), how_(how) {
+Block::Block(const Workplace& place, size_t bytes, Allocation how)
+    : place_(&place), bytes_(allocate(place, bytes, how)), how_(how), expected_(bytes_) {
+  set_bytes(0xa5);  // memory that is not new may have anything in it
+}
+
+size_t Block::allocate(const Workplace& place, size_t bytes, Allocation how) {
   switch (how) {
     case Allocation::kPlain:
       check(cuda().cuMemAlloc_v2(&address_, bytes), "cuMemAlloc");
-      break;
+      return bytes;
     case Allocation::kPitch: {
       size_t pitch = 0;
       size_t rows = bytes / kRowBytes + 1;
       check(cuda().cuMemAllocPitch_v2(&address_, &pitch, kRowBytes, rows, 4), "cuMemAllocPitch");
       if (pitch < kRowBytes) fail(kExitUnexpected, "a pitch of %zu for rows of %zu", pitch, kRowBytes);
-      bytes_ = pitch * rows;
-      break;
+      return pitch * rows;
     }
     case Allocation::kAsync:
       check(cuda().cuMemAllocAsync(&address_, bytes, place.stream), "cuMemAllocAsync");
-      break;
+      return bytes;
   }
-  // Memory that is not new may have anything in it.
-  expected_.assign(bytes_, 0xa5);
-  check(cuda().cuMemsetD8Async(address_, 0xa5, bytes_, place.stream), "cuMemsetD8Async");
+  return 0;
 }
 
 Block::Block(Block&& other) noexcept
-    : place_(other.place_), bytes_(other.bytes_), how_(other.how_), address_(other.address_), expected_(std::move(other.expected_)) {
+    : place_(other.place_), address_(other.address_), bytes_(other.bytes_), how_(other.how_), expected_(std::move(other.expected_)) {
   other.address_ = 0;
 }
 
@@ -86,7 +91,7 @@ void Block::add(const Block& other) {
 void Block::copy_from(const Block& other) {
   size_t count = std::min(bytes_, other.bytes_);
   check(cuda().cuMemcpyDtoDAsync_v2(address_, other.address_, count, place_->stream), "cuMemcpyDtoDAsync");
-  std::memmove(expected_.data(), other.expected_.data(), count);
+  simgpu::move_bytes(number(expected_.data()), number(other.expected_.data()), count);
 }
 
 void Block::write_from_host(std::mt19937_64& random) {
@@ -100,7 +105,7 @@ void Block::write_from_host(std::mt19937_64& random) {
 
 void Block::set_bytes(unsigned char value) {
   check(cuda().cuMemsetD8Async(address_, value, bytes_, place_->stream), "cuMemsetD8Async");
-  std::memset(expected_.data(), value, bytes_);
+  simgpu::fill_bytes(number(expected_.data()), value, bytes_);
 }
 
 uint64_t Block::checksum() const { return model_checksum(word(), words()); }
@@ -129,10 +134,8 @@ void Block::verify_checksum(CUdeviceptr scratch) const {
 }
 
 void Block::verify_bytes() const {
-  // In pieces, into memory that stays: on a virtual machine the first touch of a page costs more than to copy it.
-  constexpr size_t kPiece = 8u << 20;
-  static thread_local std::vector<unsigned char> got;
-  if (got.size() < std::min(bytes_, kPiece)) got.resize(std::min(bytes_, kPiece));
+  constexpr size_t kPiece = 8u << 20;  // or this would need as much memory again
+  HostBuffer got(std::min(bytes_, kPiece));
   for (size_t at = 0; at < bytes_; at += kPiece) {
     const size_t bytes = std::min(kPiece, bytes_ - at);
     check(cuda().cuMemcpyDtoHAsync_v2(got.data(), address_ + at, bytes, place_->stream), "cuMemcpyDtoHAsync");

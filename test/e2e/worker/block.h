@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <random>
-#include <vector>
 
 #include "e2e/worker/cuda.h"
+#include "e2e/worker/host_buffer.h"
 
 namespace nvshare::e2e {
 
@@ -53,11 +53,13 @@ class Block {
   void upload_tail();
   void wait() const;
 
+  size_t allocate(const Workplace& place, size_t bytes, Allocation how);  // how many bytes it has
+
   const Workplace* place_;
+  CUdeviceptr address_ = 0;
   size_t bytes_;
   Allocation how_;
-  CUdeviceptr address_ = 0;
-  std::vector<unsigned char> expected_;  // bytes_, aligned as operator new aligns
+  HostBuffer expected_;  // bytes_
 };
 
 }  // namespace nvshare::e2e
