@@ -85,6 +85,22 @@ TEST_F(Ipc, EventsOrderTheWorkOfTwoProcessesOverManyTurns) {
   stage_.expect_gpu_unharmed();
 }
 
+// The end of a capture waited for the GPU, if an import had been closed in it, and the GPU may wait for the capturing thread.
+TEST_F(Ipc, TheEndOfACaptureDoesNotWaitForWhatWasClosedInIt) {
+  stage_.start_scheduler();
+  stage_.make_tenant("pair", getpid());
+  Child& from = exporter({"--hand", "24M", "--hold", "8M"});
+  Child& to = start("importer", "ipc-close-while-the-gpu-waits", {});
+  ASSERT_TRUE(says(to, "closed, and another opened"));
+  // Its work on what it closed arrives, and then it has no more of it.
+  ASSERT_TRUE(says(from, "looked at"));
+  stage_.expect_success(from);
+  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) == 0 && charged_of(to) < 1 * kMiB; })) << charged_of(to);
+  stage_.tell_to_stop();
+  stage_.expect_success(to);
+  stage_.expect_gpu_unharmed();
+}
+
 TEST_F(Ipc, AStrangerIsRefused) {
   stage_.start_scheduler();
   Child& from = exporter();

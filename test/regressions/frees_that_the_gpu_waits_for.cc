@@ -26,6 +26,25 @@ TEST(Regressions, AnAllocationDoesNotWaitForTheGpuForEver) {
   stage.expect_gpu_unharmed();
 }
 
+// And for what was freed beside a capture, with all that was submitted since.
+TEST(Regressions, AnAllocationDoesNotWaitForEverForWhatWasFreedBesideACapture) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("allocates", {"allocate-while-the-gpu-waits", "--hold", "60M", "--beside-capture", "1"});
+  stage.expect_success(child);
+  EXPECT_TRUE(child.logged("refused")) << "nothing was tested: " << child.log();
+  stage.expect_gpu_unharmed();
+}
+
+// The same without a scheduler, where the driver itself has no room.
+TEST(Regressions, AnAllocationDoesNotWaitForEverWithoutAScheduler) {
+  Stage stage;
+  Child& child = stage.start("allocates", {"allocate-while-the-gpu-waits", "--hold", "80M", "--beside-capture", "1"});
+  stage.expect_success(child);
+  EXPECT_TRUE(child.logged("refused")) << "nothing was tested: " << child.log();
+  stage.expect_gpu_unharmed();
+}
+
 // A driver's callback may free nothing. The library passed that answer on, and freed.
 TEST(Regressions, AFreeThatTheDriverDoesNotPermitFreesNothing) {
   Stage stage;

@@ -3,6 +3,7 @@
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/process/process.h"
+#include "interposer/process/synchronize.h"
 
 namespace nvshare::interposer {
 
@@ -35,7 +36,7 @@ CUresult end(Process& process, CUstream stream, CUgraph* graph) {
     return result;
   }
   process.captures.ended(default_stream(stream, PerThread));
-  process.ipc.collect();
+  settle_imports(process);
   return result;
 }
 
@@ -57,6 +58,7 @@ CUresult destroy(Process& process, CUstream stream) {
   if (capture == 0) return result;
   if (result == CUDA_SUCCESS) {
     process.captures.left(capture);
+    settle_imports(process);
   } else {
     process.captures.stays(capture, stream);
   }

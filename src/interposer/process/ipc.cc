@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "interposer/log.h"
 #include "interposer/memory/backends/access.h"
@@ -114,7 +115,7 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
     *result = cuda::CUDA_ERROR_INVALID_HANDLE;
     return true;
   }
-  collect();
+  settle_imports(process_);
   Lock lock(mutex_);
   while (opening_) changed_.wait(mutex_);
   *result = cuda::CUDA_ERROR_INVALID_HANDLE;
@@ -302,21 +303,28 @@ bool Ipc::close(CUdeviceptr address, CUresult* result) {
 }
 
 void Ipc::collect() {
-  std::vector<Import> leaving;
+  std::vector<std::pair<uint64_t, CUcontext>> closed;
   {
     Lock lock(mutex_);
-    leaving.swap(leaving_);
+    for (const Import& import : leaving_) closed.emplace_back(import.request, import.context);
   }
-  for (Import& import : leaving) {
+  for (const auto& [request, context] : closed) {
     // Nothing of this process may be at work on it. A context that failed is no reason to keep it.
     CUresult ignored = cuda::CUDA_SUCCESS;
-    if (!synchronize_before_free(process_.captures, import.context, &ignored)) {
-      Lock lock(mutex_);
-      leaving_.push_back(std::move(import));
+    if (!synchronize_before_free(process_.captures, context, &ignored)) {
+      imports_leave.store(true, std::memory_order_release);
       continue;
     }
-    unmap(import);
-    let_go(import);
+    std::vector<Import> left;
+    {
+      Lock lock(mutex_);
+      const auto at = std::find_if(leaving_.begin(), leaving_.end(), [&](const Import& import) { return import.request == request; });
+      if (at == leaving_.end()) continue;  // another thread was first, or its context has gone
+      left.push_back(std::move(*at));
+      leaving_.erase(at);
+    }
+    unmap(left.front());
+    let_go(left.front());
   }
 }
 

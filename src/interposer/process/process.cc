@@ -13,6 +13,7 @@
 #include "interposer/log.h"
 #include "interposer/once.h"
 #include "interposer/process/green_contexts.h"
+#include "interposer/process/synchronize.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/unknown_calls.h"
 #include "interposer/variable.h"
@@ -66,6 +67,7 @@ void Process::program_ends() {
     device.swap_engine().stop(kExitPatience_ns);
     device.memory().arena.give_up(kExitPatience_ns);
   });
+  if (active()) settling_ends(kExitPatience_ns);
   gate.clear(0);  // wakes who waits
 }
 

@@ -2,12 +2,81 @@
 
 #include <vector>
 
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
+#include "interposer/sync.h"
 
 namespace nvshare::interposer {
 
 using cuda::CUcontext;
 using cuda::CUresult;
+
+namespace {
+
+constexpr int64_t kSettlePause_ns = 1'000'000;
+
+enum Settling : uint32_t { kNot, kUnderWay, kOnceMore };
+constinit std::atomic<uint32_t> settling{kNot};
+constinit std::atomic<bool> gives_back{false};
+
+void give_back_frees(Process& process, const uint64_t (&until)[kDevicesMax]) {
+  const RealDriver& driver = real_driver();
+  process.for_each_device([&](Device& device) {
+    const CUcontext context = until[device.ordinal()] != 0 ? process.contexts.pin(device.ordinal()) : nullptr;
+    if (context == nullptr) return;
+    if (driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
+      device.memory().stream_frees.waited(nullptr, until[device.ordinal()]);
+      CUcontext popped = nullptr;
+      driver.cuCtxPopCurrent_v2(&popped);
+    }
+    process.contexts.unpin(context);
+  });
+}
+
+// Each in its own context, which has to stay for that.
+void give_back_imports(Process& process) {
+  std::vector<CUcontext> pinned;
+  if (process.contexts.pin_all(Contexts::kAllGpus, &pinned)) {
+    process.ipc.collect();
+  } else {
+    imports_leave.store(true, std::memory_order_release);
+  }
+  for (CUcontext context : pinned) process.contexts.unpin(context);
+}
+
+// False: a context is on its way out. Then it is looked for once more.
+bool settle_once(Process& process) {
+  const auto put_off = [] {
+    imports_leave.store(true, std::memory_order_release);
+    return true;
+  };
+  if (process.ending()) return true;
+  if (process.captures.capturing()) return put_off();
+  uint64_t until[kDevicesMax] = {};
+  process.for_each_device([&](Device& device) { until[device.ordinal()] = device.memory().stream_frees.begins_wait(); });
+  // Any GPU of the program may be at work on it.
+  if (!synchronize(process.contexts, process.captures, Contexts::kAllGpus)) return process.captures.capturing() && put_off();
+  gives_back.store(true, std::memory_order_seq_cst);
+  if (!process.ending()) give_back_frees(process, until);
+  gives_back.store(false, std::memory_order_seq_cst);
+  if (!process.ending()) give_back_imports(process);
+  return true;
+}
+
+void* settle_body(void* argument) {
+  Process& process = *static_cast<Process*>(argument);
+  cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (const auto exchange = real_driver().cuThreadExchangeStreamCaptureMode; exchange != nullptr) exchange(&mode);
+  uint32_t under_way = kUnderWay;
+  do {
+    settling.store(under_way = kUnderWay, std::memory_order_seq_cst);
+    while (!settle_once(process)) sleep_ns(kSettlePause_ns);
+  } while (!settling.compare_exchange_strong(under_way, kNot, std::memory_order_seq_cst));
+  return nullptr;
+}
+
+}  // namespace
 
 bool synchronize(Contexts& contexts, Captures& captures, int ordinal) {
   const NotCancelled whole_wait;  // a driver's wait may be a thread's end, and captures would be held off for good
@@ -44,6 +113,26 @@ bool synchronize_before_free(Captures& captures, CUcontext context, CUresult* re
     if (elsewhere) driver.cuCtxPopCurrent_v2(&popped);
   }
   return true;
+}
+
+bool settle(Process& process) {
+  uint32_t seen = settling.load(std::memory_order_seq_cst);
+  while (seen != kOnceMore) {
+    if (!settling.compare_exchange_strong(seen, seen == kNot ? kUnderWay : kOnceMore, std::memory_order_seq_cst)) continue;
+    if (seen != kNot) return true;
+    pthread_t thread{};
+    if (start_thread(&thread, settle_body, &process, "nvshare-settle")) return pthread_detach(thread) == 0;
+    settling.store(kNot, std::memory_order_seq_cst);
+    return false;
+  }
+  return true;
+}
+
+bool settle_gives_back() { return gives_back.load(std::memory_order_seq_cst); }
+
+void settling_ends(int64_t patience_ns) {
+  const int64_t deadline = now_ns() + patience_ns;
+  while (settle_gives_back() && now_ns() < deadline) sleep_ns(kSettlePause_ns);
 }
 
 }  // namespace nvshare::interposer

@@ -50,6 +50,14 @@ void stand_still_on(CUstream stream, std::atomic<bool>* go) {
   check(cuda().cuLaunchHostFunc(stream, wait, go), "cuLaunchHostFunc");
 }
 
+void free_beside_a_capture(CUstream stream, CUdeviceptr memory) {
+  CUgraph graph = nullptr;
+  check(cuda().cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  check(cuda().cuMemFree_v2(memory), "cuMemFree");
+  check(cuda().cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+  check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
+}
+
 void break_primary(const Kernels& kernels) {
   retain_primary();
   check(launch(kernels.fill, nullptr, uint64_t{4096}, uint64_t{1}, uint64_t{1}), "sim_fill");
@@ -111,7 +119,8 @@ void run_free_while_the_gpu_waits(const Options& options) {
   release_primary();
 }
 
-// Frees on a stream that stands still until this thread has allocated again, or was refused that.
+// Frees on a stream that stands still until this thread has allocated again, or was refused that; with --beside-capture 1 beside a capture,
+// which is over when the stream stands still.
 void run_allocate_while_the_gpu_waits(const Options& options) {
   const size_t bytes = options.number("hold", 60u << 20);
   retain_primary();
@@ -119,9 +128,15 @@ void run_allocate_while_the_gpu_waits(const Options& options) {
   auto ballast = filled(desk.place, 2 * bytes, 1);
   CUdeviceptr freed = 0, more = 0;
   std::atomic<bool> go{false};
-  check(cuda().cuMemAllocAsync(&freed, bytes, desk.place.stream), "cuMemAllocAsync");
-  stand_still_on(desk.place.stream, &go);
-  check(cuda().cuMemFreeAsync(freed, desk.place.stream), "cuMemFreeAsync");
+  if (options.number("beside-capture", 0) != 0) {
+    check(cuda().cuMemAlloc_v2(&freed, bytes), "cuMemAlloc");
+    free_beside_a_capture(desk.place.stream, freed);
+    stand_still_on(desk.place.stream, &go);
+  } else {
+    check(cuda().cuMemAllocAsync(&freed, bytes, desk.place.stream), "cuMemAllocAsync");
+    stand_still_on(desk.place.stream, &go);
+    check(cuda().cuMemFreeAsync(freed, desk.place.stream), "cuMemFreeAsync");
+  }
   const CUresult early = cuda().cuMemAlloc_v2(&more, bytes);
   say(early == CUDA_SUCCESS ? "allocated beside it" : "refused");
   go.store(true);
@@ -136,14 +151,10 @@ void run_allocate_while_the_gpu_waits(const Options& options) {
 void run_frees_of_captures(const Options& options) {
   retain_primary();
   Desk desk, still;
-  CUgraph graph = nullptr;
   CUdeviceptr freed = 0, more = 0;
   std::atomic<bool> go{false};
   check(cuda().cuMemAlloc_v2(&freed, 4u << 20), "cuMemAlloc");
-  check(cuda().cuStreamBeginCapture_v2(desk.place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
-  check(cuda().cuMemFree_v2(freed), "cuMemFree");
-  check(cuda().cuStreamEndCapture(desk.place.stream, &graph), "cuStreamEndCapture");
-  check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
+  free_beside_a_capture(desk.place.stream, freed);
   stand_still_on(still.place.stream, &go);
   for (uint64_t each = 0; each < options.number("count", 4); ++each) {
     check(cuda().cuMemAllocAsync(&more, 64 << 10, desk.place.stream), "cuMemAllocAsync");

@@ -1,4 +1,5 @@
 // Memory handed from process to process, and from GPU to GPU.
+#include <atomic>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -265,6 +266,42 @@ void run_ipc_import(const Options& options) {
     while (!options.told_to_stop()) usleep(1000);
   }
   ballast.verify_bytes();
+}
+
+// Closes a block in a capture while work on it waits, on another stream, for this thread to go on; opens the others meanwhile.
+void run_ipc_close_while_the_gpu_waits(const Options& options) {
+  retain_primary();
+  const Workplace place = workplace();
+  const Workplace still = workplace();
+  const Handed handed = wait_for_handed(options);
+  Imported closed(handed.handles[0], handed.bytes[0]);
+  std::atomic<bool> go{false};
+  const auto wait = [](void* data) {
+    while (!static_cast<std::atomic<bool>*>(data)->load()) usleep(100);
+  };
+  CUgraph graph = nullptr;
+  check(cuda().cuStreamBeginCapture_v2(place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  check(cuda().cuLaunchHostFunc(still.stream, wait, &go), "cuLaunchHostFunc");
+  closed.mix(still, 0);
+  check(cuda().cuIpcCloseMemHandle(closed.address), "cuIpcCloseMemHandle");
+  check(cuda().cuStreamEndCapture(place.stream, &graph), "cuStreamEndCapture");
+  check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
+  closed.expect_unknown();
+  CUdeviceptr opened = 0;
+  check(cuda().cuIpcOpenMemHandle_v2(&opened, handed.handles[1], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "cuIpcOpenMemHandle");
+  say("closed, and another opened");
+  go.store(true);
+  check(cuda().cuStreamSynchronize(still.stream), "cuStreamSynchronize");
+  for (int i = 1; i < Handed::kBlocks; ++i) {
+    Imported memory(handed.handles[i], handed.bytes[i]);
+    memory.mix(place, 0);
+    memory.verify();
+    check(cuda().cuIpcCloseMemHandle(memory.address), "cuIpcCloseMemHandle");
+  }
+  check(cuda().cuIpcCloseMemHandle(opened), "cuIpcCloseMemHandle");
+  const uint64_t rounds = 1;
+  write_file(options.text("file", "") + ".done", &rounds, sizeof rounds);
+  while (!options.told_to_stop()) usleep(1000);
 }
 
 // Of another tenant: the handle is worth nothing to it.

@@ -84,6 +84,7 @@ constexpr Mode kModes[] = {
     {"cells", run_cells},
     {"ipc-export", run_ipc_export},
     {"ipc-import", run_ipc_import},
+    {"ipc-close-while-the-gpu-waits", run_ipc_close_while_the_gpu_waits},
     {"ipc-refused", run_ipc_refused},
     {"ipc-ordered", run_ipc_ordered},
     {"peer", run_peer},

@@ -63,6 +63,7 @@ void run_crowd(const Options& options);
 void run_cells(const Options& options);
 void run_ipc_export(const Options& options);
 void run_ipc_import(const Options& options);
+void run_ipc_close_while_the_gpu_waits(const Options& options);
 void run_ipc_refused(const Options& options);
 void run_ipc_ordered(const Options& options);
 void run_peer(const Options& options);

@@ -88,10 +88,12 @@ void StreamFrees::collect_within(int64_t patience_ns) {
   const Process& process = device_.process();
   const int64_t deadline = now_ns() + patience_ns;
   for (;;) {
-    pass(true);
+    // What has no event another thread waits for, so that this one does not wait longer for it.
+    const bool unknown = deferred_.load(std::memory_order_relaxed) > 0;
+    pass(unknown && !settle(device_.process()));
     {
       Lock lock(blocks_.mutex);
-      if (frees_.empty()) return;
+      if (frees_.empty() && !settle_gives_back()) return;
     }
     if (now_ns() >= deadline || process.captures.capturing() || process.ending()) return;
     sleep_ns(kPassLook_ns);
