@@ -106,6 +106,13 @@ class Site(unittest.TestCase):
                 # Wide tables scroll in frames of their own, which the page's script makes.
                 width = "document.documentElement.scrollWidth"
                 self.assertTrue(tab.wait_for(f"{width} <= 390"), tab.evaluate(width))
+                # Words are broken that are longer than a phone is wide: paths in texts and in headings.
+                tab = browser.open(here + "adr/0002-without-the-lock-memory-is-an-address.html", width=360)
+                self.assertTrue(tab.wait_for("document.readyState === 'complete' && document.querySelector('article') !== null"))
+                tab.evaluate("document.querySelector('article').insertAdjacentHTML('beforeend', '<p>' + 'x'.repeat(200) + '</p><h1>' + 'x'.repeat(60) + '</h1>')")
+                for pixels in (360, 2560):
+                    tab.resize(pixels, 900)
+                    self.assertTrue(tab.wait_for(f"{width} <= {pixels}"), tab.evaluate(width))
             finally:
                 browser.close()
                 server.shutdown()
