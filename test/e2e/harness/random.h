@@ -1,5 +1,5 @@
 // Randomness and size of a test run. NVSHARE_TEST_SEED repeats a run; NVSHARE_TEST_SCALE (1 by default) multiplies counts and times:
-// sanitizer builds run at a fraction.
+// sanitizer builds run at a fraction, and NVSHARE_E2E_SCALE is for these tests alone.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,8 @@ inline constexpr double kScaleDefault = repeats(1.0, 0.1);
 inline constexpr int kSlowness = kSanitized ? 10 : 1;  // what sanitizers multiply durations by, generously
 
 inline double scale() {
-  const char* text = std::getenv("NVSHARE_TEST_SCALE");
+  const char* text = std::getenv("NVSHARE_E2E_SCALE");
+  if (text == nullptr || *text == '\0') text = std::getenv("NVSHARE_TEST_SCALE");
   return text != nullptr && *text != '\0' ? std::strtod(text, nullptr) : kScaleDefault;
 }
 

@@ -27,7 +27,7 @@ def parse_arguments():
     parser.add_argument("--simgpu", required=True, help="folder of the stand-in GPU's libraries")
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--sequences", type=int, default=40,
-                        help="--self-test: how many; else at most so many of each recording (0: all, or the share that NVSHARE_TEST_SCALE says)")
+                        help="--self-test: how many; else at most so many of each recording (0: all, or the share that NVSHARE_E2E_SCALE says)")
     parser.add_argument("--recording", default="", help="this file instead of those in the tree")
     parser.add_argument("--show", type=int, default=25, help="kinds of differences to print")
     parser.add_argument("--out", default="/tmp/nvshare-replay")
@@ -68,8 +68,8 @@ def known_differences():
 
 
 def share_of(sequences):
-    """Each one in so many, from a random one on, where NVSHARE_TEST_SCALE is below 1."""
-    step = max(1, round(1 / float(os.environ.get("NVSHARE_TEST_SCALE") or 1)))
+    """Each one in so many, from a random one on, where NVSHARE_E2E_SCALE is below 1."""
+    step = max(1, round(1 / float(os.environ.get("NVSHARE_E2E_SCALE") or 1)))
     first = int(os.environ.get("NVSHARE_TEST_SEED") or str(random.randrange(1 << 32)), 0) if step > 1 else 0
     if step > 1:
         print(f"NVSHARE_TEST_SEED={first}: each {step}th sequence")
