@@ -83,6 +83,16 @@ TEST(Limits, ADropEndsAPauseAtAnyMoment) {
   stage.expect_gpu_unharmed();
 }
 
+// A thread that the program waits for at its very end was held for its work up to the end of that.
+TEST(Limits, NothingIsHeldOnceTheProgramEnds) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true});
+  Child& child = stage.start("submits", {"submits-at-the-end"});
+  stage.expect_success(child);
+  EXPECT_TRUE(child.logged("it was let go")) << child.log();
+  EXPECT_EQ(scheduler.problem(), "");
+}
+
 // It has the lock, so it has what it needs, whether it worked or paused when the scheduler died; and comes with it to the next one.
 TEST(Limits, AProgramThatPausesKeepsTheLockWhenTheSchedulerDies) {
   for (const auto& pause_us : {"2000", "60000"}) {

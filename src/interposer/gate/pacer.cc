@@ -153,7 +153,7 @@ bool Ring::wait_for(uint64_t number, bool limited) {
   patience_.begins(now_ns(), limited);
   for (;;) {
     const int64_t threads = Held::count();
-    if (now_ns() >= patience_.until_ns(threads, rest_until(number)) || process_.captures.capturing()) return false;
+    if (now_ns() >= patience_.until_ns(threads, rest_until(number)) || process_.captures.capturing() || process_.ending()) return false;
     sleep_ns(kPause_ns * std::min(threads, kPausesMost));
     if (see_done(number, true)) return true;
   }

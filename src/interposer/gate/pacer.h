@@ -16,8 +16,8 @@
 //   a compute limit applies   2 s, the time of two long kernels; 20 ms after a hold in vain, until one is not
 //   ends were seen in holds   twice the GPU's time for what is waited for, 10 s at most (hold_patience.h)
 //
-// The first two hold for one thread. With several threads held at once each is held that many times as long, 2 s at most: together they
-// submit no more in vain than one thread would.
+// No hold outlasts the program. The first two hold for one thread. With several threads held at once each is held that many times as long,
+// 2 s at most: together they submit no more in vain than one thread would.
 //
 // A thread has a Pacer, which only that thread uses, and in it a Ring of events for each of the eight contexts that it submitted to last.
 // Threads share nothing but counters.

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <csignal>
 #include <iterator>
+#include <thread>
 
 #include "e2e/worker/desk.h"
 #include "e2e/worker/modes.h"
@@ -60,6 +61,17 @@ void* free_in_a_thread(void* argument) {
   pthread_testcancel();
   return nullptr;
 }
+
+// Joins its thread after the library has heard that the program ends: what is destroyed before main() began is destroyed last.
+struct LastThread {
+  std::atomic<bool> ends{false};
+  std::thread thread;
+  ~LastThread() {
+    ends.store(true);
+    if (thread.joinable()) thread.join();
+  }
+};
+LastThread last_thread;
 
 void work(Block& block, Desk& desk, const Options& options) {
   for (uint64_t step = 0; step < options.number("steps", 10); ++step) {
@@ -187,6 +199,32 @@ void run_cancelled_in_a_free(const Options&) {
   check(cuda().cuStreamEndCapture(desk.place.stream, &graph), "cuStreamEndCapture");
   check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
   release_primary();
+}
+
+// A thread keeps the GPU busy; once the program ends it submits two seconds more, which nothing keeps it from having in flight at once.
+void run_submits_at_the_end(const Options&) {
+  constexpr int kAtTheEnd = 40, kLookedAt = 30;
+  constexpr uint64_t kWork_ns = 50'000'000;
+  CUcontext context = retain_primary();
+  std::atomic<bool> begun{false};
+  last_thread.thread = std::thread([context, &begun] {
+    check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    Desk desk;
+    const auto submit = [&] { check(launch(desk.place.kernels.spin, desk.place.stream, kWork_ns), "sim_spin"); };
+    submit();
+    begun.store(true);
+    while (!last_thread.ends.load()) submit();
+    CUevent looked_at = nullptr;
+    check(cuda().cuEventCreate(&looked_at, 0), "cuEventCreate");
+    for (int each = 0; each < kAtTheEnd; ++each) {
+      submit();
+      if (each == kLookedAt) check(cuda().cuEventRecord(looked_at, desk.place.stream), "cuEventRecord");
+    }
+    const CUresult done = cuda().cuEventQuery(looked_at);
+    if (done != CUDA_ERROR_NOT_READY) fail(kExitUnexpected, "it was held after the program's end (%d)", static_cast<int>(done));
+    say("it was let go");
+  });
+  while (!begun.load()) usleep(1000);
 }
 
 // Works, closes all descriptors that it does not know, has files of its own under their numbers, works on, and looks at its files.

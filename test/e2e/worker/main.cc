@@ -53,6 +53,7 @@ constexpr Mode kModes[] = {
     {"signals", run_signals},
     {"closes", run_closes},
     {"cancelled-in-a-free", run_cancelled_in_a_free},
+    {"submits-at-the-end", run_submits_at_the_end},
     {"cancelled", run_cancelled},
     {"few-descriptors", run_few_descriptors},
     {"range-attributes", run_range_attributes},

@@ -37,6 +37,7 @@ void run_green_while_the_gpu_waits(const Options& options);
 void run_signals(const Options& options);
 void run_closes(const Options& options);
 void run_cancelled_in_a_free(const Options& options);
+void run_submits_at_the_end(const Options& options);
 void run_cancelled(const Options& options);
 void run_few_descriptors(const Options& options);
 void run_range_attributes(const Options& options);
