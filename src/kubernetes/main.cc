@@ -69,7 +69,7 @@ int serve(Settings settings) {
   if (settings.cdi != Cdi::kOff) log_cdi_of_runtime(settings.runtime_config, settings.cdi_dir);
   Result<std::unique_ptr<Node>> node = Node::open(settings, *files, *gpus);
   if (!node) return refuse(node.error(), EXIT_FAILURE);
-  for (const Gpu& gpu : *gpus) spdlog::info("offers {}, {} MiB", gpu.uuid, gpu.physical >> 20);
+  for (const Gpu& gpu : *gpus) spdlog::info("offers {}, {} MiB", shown(gpu), gpu.physical >> 20);
 
   keep_end_signals(SIGUSR1);  // which comes from ourselves
   Result<std::unique_ptr<PodLimitController>> controller = watch_pods(settings);

@@ -11,6 +11,8 @@ constexpr int64_t kPercents = 100;
 
 }  // namespace
 
+std::string shown(const Gpu& gpu) { return gpu.number < 0 ? gpu.uuid : "GPU " + std::to_string(gpu.number) + " (" + gpu.uuid + ")"; }
+
 std::string virtual_gpu_id(std::string_view uuid, int index) {
   std::string id(uuid);
   id += kSeparator;

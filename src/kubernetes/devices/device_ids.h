@@ -22,7 +22,11 @@ struct Gpu {
   int64_t physical = 0;  // bytes that programs can use
   bool healthy = true;
   int numa_node = -1;  // that its PCI slot is nearest to; -1 = unknown, or the machine has one
+  int number = -1;     // NVML's, of a MIG device that of its GPU; -1 = unknown
 };
+
+// For people: "GPU 0 (GPU-...)", of a MIG device "GPU 0 (MIG-...)"; the UUID alone where the number is unknown.
+std::string shown(const Gpu& gpu);
 
 struct Device {
   std::string id;

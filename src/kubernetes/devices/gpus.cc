@@ -43,7 +43,7 @@ Result<std::vector<Gpu>> gpus_by_nvml(const cuda::Nvml& nvml) {
       if (auto ok = nvml.uuid_text_of(parts[part], uuid); !ok) return ok.error();
       Result<cuda::NvmlMemory> memory = nvml.memory_of(parts[part]);
       if (!memory) return memory.error();
-      gpus.push_back({uuid, static_cast<int64_t>(memory->total - memory->reserved), true, numa_node});
+      gpus.push_back({uuid, static_cast<int64_t>(memory->total - memory->reserved), true, numa_node, static_cast<int>(i)});
     }
   }
   return gpus;
@@ -55,6 +55,15 @@ bool answers(const cuda::Nvml& nvml, const std::string& uuid) {
   return device && nvml.memory_of(*device);
 }
 
+// In a refusal, of which the first matter.
+std::string listed(const std::vector<Gpu>& all) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(all.size(), kMost); ++i) text += (i > 0 ? ", " : "") + shown(all[i]);
+  if (all.size() > kMost) text += " and " + std::to_string(all.size() - kMost) + " more";
+  return all.empty() ? "none" : text;
+}
+
 }  // namespace
 
 Result<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>& all, const std::string& visible) {
@@ -64,7 +73,7 @@ Result<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>& all, const std::st
   for (std::string name; std::getline(stream, name, ',');) {
     auto found = std::find_if(all.begin(), all.end(), [&](const Gpu& gpu) { return gpu.uuid == name; });
     if (auto index = parse_integer(name, 0, std::ssize(all) - 1); found == all.end() && index) found = all.begin() + *index;
-    if (found == all.end()) return error_format("'%.100s' is no GPU of this machine, which has %zu", name.c_str(), all.size());
+    if (found == all.end()) return error_format("'%.100s' is no GPU of this machine, which has %s", name.c_str(), listed(all).c_str());
     bool again = std::any_of(chosen.begin(), chosen.end(), [&](const Gpu& gpu) { return gpu.uuid == found->uuid; });
     if (!again) chosen.push_back(*found);
   }
@@ -162,7 +171,7 @@ class HealthWatch::Driver {
   bool had_nvml() const { return had_nvml_; }
   const cuda::Nvml* nvml() const { return nvml_ ? &*nvml_ : nullptr; }
   bool has_events() const { return faults_.has_value(); }
-  void open(const std::vector<std::string>& uuids) {
+  void open(const std::vector<Gpu>& gpus) {
     if (nvml_) return;
     Result<cuda::Nvml> loaded = cuda::Nvml::load();
     if (!loaded) return;
@@ -170,19 +179,19 @@ class HealthWatch::Driver {
     had_nvml_ = true;
     std::vector<cuda::NvmlDevice> devices;  // whole GPUs: MIG devices have no events of their own
     offered_on_.clear();
-    for (const std::string& uuid : uuids) {
-      auto device = nvml_->device_by_uuid(uuid.c_str());
+    for (const Gpu& gpu : gpus) {
+      auto device = nvml_->device_by_uuid(gpu.uuid.c_str());
       if (!device) continue;
-      const cuda::NvmlDevice gpu = nvml_->gpu_of(*device);
-      if (std::find(devices.begin(), devices.end(), gpu) == devices.end()) devices.push_back(gpu);
-      offered_on_.emplace_back(gpu, uuid);
+      const cuda::NvmlDevice whole = nvml_->gpu_of(*device);
+      if (std::find(devices.begin(), devices.end(), whole) == devices.end()) devices.push_back(whole);
+      offered_on_.emplace_back(whole, gpu);
     }
     Result<cuda::NvmlFaults> faults = cuda::NvmlFaults::watch(*nvml_, devices);
     if (faults) faults_.emplace(std::move(*faults));
     if (!faults && !std::exchange(complained_, true)) spdlog::info("errors of GPUs (XID) are not seen: {}", faults.error().text);
   }
   struct Fault {
-    std::vector<std::string> uuids;  // what is offered of that GPU
+    std::vector<Gpu> offered;  // of that GPU
     uint64_t xid = 0;
   };
   // Nothing: none in that time. An error: it cannot be waited.
@@ -191,16 +200,16 @@ class HealthWatch::Driver {
     if (!came) return came.error();
     if (!*came) return std::optional<Fault>();
     Fault fault{{}, (*came)->xid};
-    for (const auto& [gpu, uuid] : offered_on_) {
-      if (gpu == nvml_->gpu_of((*came)->device)) fault.uuids.push_back(uuid);
+    for (const auto& [whole, gpu] : offered_on_) {
+      if (whole == nvml_->gpu_of((*came)->device)) fault.offered.push_back(gpu);
     }
     return std::optional(std::move(fault));
   }
 
  private:
   std::optional<cuda::Nvml> nvml_;
-  std::optional<cuda::NvmlFaults> faults_;                            // of nvml_, and so goes before it
-  std::vector<std::pair<cuda::NvmlDevice, std::string>> offered_on_;  // a GPU, and what is offered of it
+  std::optional<cuda::NvmlFaults> faults_;                    // of nvml_, and so goes before it
+  std::vector<std::pair<cuda::NvmlDevice, Gpu>> offered_on_;  // a GPU, and what is offered of it
   bool had_nvml_ = false;
   bool complained_ = false;
 };
@@ -233,11 +242,11 @@ bool HealthWatch::scheduler_answers() {
 }
 
 void HealthWatch::report() {
-  for (const std::string& uuid : options_.uuids) {
-    auto reported = std::find_if(reported_.begin(), reported_.end(), [&](const auto& one) { return one.first == uuid; });
-    if (reported == reported_.end()) reported = reported_.insert(reported_.end(), {uuid, true});
-    const bool healthy = ailments_.healthy(uuid);
-    if (std::exchange(reported->second, healthy) != healthy) changed_(uuid, healthy, ailments_.reason(uuid));
+  for (const Gpu& gpu : options_.gpus) {
+    auto reported = std::find_if(reported_.begin(), reported_.end(), [&](const auto& one) { return one.first == gpu.uuid; });
+    if (reported == reported_.end()) reported = reported_.insert(reported_.end(), {gpu.uuid, true});
+    const bool healthy = ailments_.healthy(gpu.uuid);
+    if (std::exchange(reported->second, healthy) != healthy) changed_(gpu, healthy, ailments_.reason(gpu.uuid));
   }
 }
 
@@ -250,10 +259,10 @@ void HealthWatch::rest(Driver& driver) {
     auto fault = driver.wait(static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, kSlice_ms)));
     const bool waited = static_cast<bool>(fault);
     if (waited && *fault) {
-      for (const std::string& uuid : (*fault)->uuids) {
-        spdlog::warn("{}: the driver reports XID {}{}", uuid, (*fault)->xid,
+      for (const Gpu& gpu : (*fault)->offered) {
+        spdlog::warn("{}: the driver reports XID {}{}", shown(gpu), (*fault)->xid,
                      is_programs_error((*fault)->xid) ? ", which is a program's own error" : "");
-        ailments_.reported(uuid, (*fault)->xid);
+        ailments_.reported(gpu.uuid, (*fault)->xid);
       }
       report();
     }
@@ -271,11 +280,11 @@ void HealthWatch::run() {
       if (stop_) return;
     }
     // A GPU that was lost may answer only once NVML is initialised anew.
-    const auto& uuids = options_.uuids;
-    if (!std::all_of(uuids.begin(), uuids.end(), [&](const std::string& uuid) { return ailments_.answers(uuid); })) driver.close();
-    driver.open(uuids);
-    for (const std::string& uuid : uuids) {
-      if (driver.had_nvml()) ailments_.saw(uuid, driver.nvml() != nullptr && answers(*driver.nvml(), uuid));
+    const auto& gpus = options_.gpus;
+    if (!std::all_of(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return ailments_.answers(gpu.uuid); })) driver.close();
+    driver.open(gpus);
+    for (const Gpu& gpu : gpus) {
+      if (driver.had_nvml()) ailments_.saw(gpu.uuid, driver.nvml() != nullptr && answers(*driver.nvml(), gpu.uuid));
     }
     if (options_.scheduler_patience.count() > 0 || options_.noticed) {
       if (scheduler_answers()) scheduler_answered_at_ = Clock::now();

@@ -61,10 +61,10 @@ class Ailments {
 // there. Without NVML at its start it reports nothing of NVML's, ever.
 class HealthWatch {
  public:
-  using Changed = std::function<void(const std::string& uuid, bool healthy, const std::string& why)>;  // on the watch's thread
+  using Changed = std::function<void(const Gpu& gpu, bool healthy, const std::string& why)>;  // on the watch's thread
 
   struct Options {
-    std::vector<std::string> uuids;
+    std::vector<Gpu> gpus;
     std::chrono::nanoseconds interval;
     std::string runtime_dir;                      // the scheduler's
     std::chrono::nanoseconds scheduler_patience;  // so long it may be away; 0: it is not asked

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(VisibleGpus, AreNamedByUuidOrNumber) {
-  std::vector<Gpu> all = {{"GPU-a", 1, true}, {"GPU-b", 1, true}, {"GPU-c", 1, true}};
+  std::vector<Gpu> all = {{"GPU-a", 1, true, -1, 0}, {"MIG-b", 1, true, -1, 1}, {"GPU-c", 1, true}};
   auto names = [&](const std::string& visible) {
     auto chosen = visible_gpus(all, visible);
     std::string text;
@@ -22,11 +22,13 @@ TEST(VisibleGpus, AreNamedByUuidOrNumber) {
     for (const Gpu& gpu : *chosen) text += gpu.uuid + " ";
     return text;
   };
-  EXPECT_EQ(names("all"), "GPU-a GPU-b GPU-c ");
+  EXPECT_EQ(names("all"), "GPU-a MIG-b GPU-c ");
   EXPECT_EQ(names("GPU-c,0,0"), "GPU-c GPU-a ");
   EXPECT_EQ(names("none"), "");
   EXPECT_EQ(names("void"), "");
-  EXPECT_NE(names("3").find("'3' is no GPU of this machine, which has 3"), std::string::npos);
+  EXPECT_NE(names("3").find("'3' is no GPU of this machine, which has GPU 0 (GPU-a), GPU 1 (MIG-b), GPU-c"), std::string::npos);
+  all.resize(9, {"GPU-d", 1, true, -1, 3});
+  EXPECT_NE(names("9").find("GPU 3 (GPU-d) and 1 more"), std::string::npos);
   EXPECT_NE(names("GPU-a,GPU-x").find("'GPU-x'"), std::string::npos);
 }
 

@@ -70,12 +70,12 @@ Result<void> ClaimAllocations::admit(const Claim& claim, const DeviceModels& dev
     if (device == devices.end()) return error_format("this node has no GPU %.64s", gpu.c_str());
     const Amounts& others = held[gpu];
     if (others.memory + amounts.memory > device->memory) {
-      return error_format("GPU %.64s has %s of memory on offer, of which other claims have %s; %s do not fit", gpu.c_str(),
+      return error_format("%.100s has %s of memory on offer, of which other claims have %s; %s do not fit", device->shown.c_str(),
                           bytes_quantity(device->memory).c_str(), bytes_quantity(others.memory).c_str(),
                           bytes_quantity(amounts.memory).c_str());
     }
     if (others.cores + amounts.cores > kCoresOfDevice) {
-      return error_format("GPU %.64s has 100 cores (percent of its time), of which other claims have %d; %d do not fit", gpu.c_str(),
+      return error_format("%.100s has 100 cores (percent of its time), of which other claims have %d; %d do not fit", device->shown.c_str(),
                           others.cores, amounts.cores);
     }
   }

@@ -245,7 +245,8 @@ TEST(DraClaimAllocations, NoSumPassesWhatAGpuHas) {
   ASSERT_TRUE(allocations.admit(prepared(1, {{0, "10Gi", "50"}}), devices));
   const auto memory = allocations.admit(prepared(2, {{1, "1Gi", "1"}, {0, "6145Mi", "1"}}), devices);
   ASSERT_FALSE(memory);
-  EXPECT_NE(std::string(memory.error().text).find("16Gi of memory on offer, of which other claims have 10Gi; 6145Mi do not fit"),
+  EXPECT_NE(std::string(memory.error().text)
+                .find("GPU 0 (" + test_gpu(0) + ") has 16Gi of memory on offer, of which other claims have 10Gi; 6145Mi do not fit"),
             std::string::npos);
   EXPECT_EQ(allocations.find(test_uid(2)), nullptr);
   const auto cores = allocations.admit(prepared(2, {{0, "1Gi", "26"}, {0, "1Gi", "25"}}), devices);

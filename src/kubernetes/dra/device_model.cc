@@ -55,10 +55,11 @@ Result<DeviceModel> model_of(const DeviceFacts& facts, const Division& division)
   DeviceModel model;
   model.uuid = facts.gpu.uuid;
   model.name = device_name(model.uuid);
+  model.shown = shown(facts.gpu);
   if (model.name.empty()) return error_format("'%.100s' is no UUID of a GPU", model.uuid.c_str());
   const int64_t physical = std::min(facts.gpu.physical, division.physical_memory.value_or(facts.gpu.physical));
   model.memory = static_cast<int64_t>(static_cast<double>(physical) * division.oversubscription) / kMemoryStep * kMemoryStep;
-  if (model.memory < kMemoryStep) return error_format("GPU %.100s has less than 1Mi of memory to offer", model.uuid.c_str());
+  if (model.memory < kMemoryStep) return error_format("%.100s has less than 1Mi of memory to offer", model.shown.c_str());
   const auto text = [&](const char* name, const std::string& value) {
     if (!value.empty()) model.texts[name] = value.substr(0, kAttributeMax);
   };

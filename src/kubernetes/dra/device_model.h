@@ -35,6 +35,7 @@ struct DeviceModel {
   std::map<std::string, std::string> texts, versions;
   std::map<std::string, int64_t> integers;
   std::string ailment;
+  std::string shown;  // for people: "GPU 0 (GPU-...)"
   bool operator==(const DeviceModel&) const = default;
 };
 using DeviceModels = std::vector<DeviceModel>;

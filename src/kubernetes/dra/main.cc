@@ -40,7 +40,7 @@ int serve(Settings settings) {
   dra::DraNode::Options options{settings, {url, settings.service_account, kProgram}, *files, dra::facts_of(*gpus), {}};
   Result<std::unique_ptr<dra::DraNode>> node = dra::DraNode::open(std::move(options));
   if (!node) return refuse(node.error(), EXIT_FAILURE);
-  for (const Gpu& gpu : *gpus) spdlog::info("offers {}, {} MiB", gpu.uuid, gpu.physical >> 20);
+  for (const Gpu& gpu : *gpus) spdlog::info("offers {}, {} MiB", shown(gpu), gpu.physical >> 20);
   spdlog::info("ends on signal {}", wait_for_end());
   return EXIT_SUCCESS;
 }

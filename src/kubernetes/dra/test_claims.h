@@ -19,7 +19,7 @@ inline DeviceModels test_devices(int count, int64_t memory = 16 * kTestGib, doub
   division.oversubscription = ratio;
   DeviceModels devices;
   for (int i = 0; i < count; ++i) {
-    auto model = model_of({{test_gpu(i), memory, true, -1}, "Stand-in", "Hopper", "535.183.01", "12.4", "pci0000:00", ""}, division);
+    auto model = model_of({{test_gpu(i), memory, true, -1, i}, "Stand-in", "Hopper", "535.183.01", "12.4", "pci0000:00", ""}, division);
     if (model) devices.push_back(std::move(*model));
   }
   return devices;

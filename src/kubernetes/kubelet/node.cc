@@ -26,7 +26,8 @@ Result<std::unique_ptr<Node>> Node::open(const Settings& settings, InstalledFile
   for (const Gpu& gpu : gpus) {
     int64_t count = units_of(Resource::kMemory, gpu, settings.division);
     if (count == 0 && !settings.memory_resource.empty()) {
-      return error_format("%.60s has less memory than one unit of %s", gpu.uuid.c_str(), limit_text(settings.division.memory_unit).c_str());
+      return error_format("%.100s has less memory than one unit of %s", shown(gpu).c_str(),
+                          limit_text(settings.division.memory_unit).c_str());
     }
     units += count;
   }
@@ -165,6 +166,11 @@ bool Node::set_health(const std::string& uuid, bool healthy) {
   gpu->healthy = healthy;
   allocations_.set_gpus(std::move(gpus));
   return true;
+}
+
+std::vector<Gpu> Node::gpus() const {
+  Lock lock(mutex_);
+  return allocations_.gpus();
 }
 
 std::vector<GpuLoad> Node::loads() const {

@@ -50,6 +50,7 @@ class Node {
   bool incomplete() const { return listener_.incomplete && listener_.incomplete(); }
   // True: it was otherwise before.
   bool set_health(const std::string& uuid, bool healthy);
+  std::vector<Gpu> gpus() const;
   std::vector<GpuLoad> loads() const;
 
  private:

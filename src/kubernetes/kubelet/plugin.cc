@@ -15,12 +15,10 @@ Plugin::Plugin(const Settings& settings, std::unique_ptr<Node> node, Unwanted un
   registrar_ = std::make_unique<Registrar>(
       settings.kubelet_dir, Registrar::Hooks{[this] { return serving(); }, [this] { return serve(); }, [this] { return announce(); },
                                              [this] { return heard(); }, [this](std::string_view name) { return is_anothers(name); }});
-  std::vector<std::string> uuids;
-  for (const GpuLoad& load : node_->loads()) uuids.push_back(load.uuid);
   health_ = std::make_unique<HealthWatch>(
-      HealthWatch::Options{std::move(uuids), std::chrono::nanoseconds(settings.health_interval), settings.runtime_dir,
+      HealthWatch::Options{node_->gpus(), std::chrono::nanoseconds(settings.health_interval), settings.runtime_dir,
                            std::chrono::nanoseconds(settings.scheduler_patience), node_->listener().noticed},
-      [this](const std::string& uuid, bool healthy, const std::string& why) { set_health(uuid, healthy, why); });
+      [this](const Gpu& gpu, bool healthy, const std::string& why) { set_health(gpu, healthy, why); });
 }
 
 Plugin::~Plugin() {
@@ -31,12 +29,12 @@ Plugin::~Plugin() {
   servers_.clear();
 }
 
-void Plugin::set_health(const std::string& uuid, bool healthy, const std::string& why) {
-  if (!node_->set_health(uuid, healthy)) return;
+void Plugin::set_health(const Gpu& gpu, bool healthy, const std::string& why) {
+  if (!node_->set_health(gpu.uuid, healthy)) return;
   if (healthy) {
-    spdlog::info("{} is healthy again", uuid);
+    spdlog::info("{} is healthy again", shown(gpu));
   } else {
-    spdlog::error("{} is unhealthy: {}", uuid, why);
+    spdlog::error("{} is unhealthy: {}", shown(gpu), why);
   }
   Lock lock(mutex_);
   for (const auto& [resource, server] : servers_) server->publish();

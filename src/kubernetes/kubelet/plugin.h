@@ -29,7 +29,7 @@ class Plugin {
 
   Node& node() { return *node_; }
   // A GPU's health, as NVML (or a test) sees it. Any thread.
-  void set_health(const std::string& uuid, bool healthy, const std::string& why = "a test says so");
+  void set_health(const Gpu& gpu, bool healthy, const std::string& why = "a test says so");
   int announcements() const { return registrar_->announcements(); }
 
  private:

@@ -69,13 +69,15 @@ Result<void> DraNode::begin() {
   if (!server) return server.error();
   server_ = std::move(*server);
   server_->set_health(settings.node_name, models);
-  std::vector<std::string> uuids;
-  for (const DeviceModel& model : models) uuids.push_back(model.uuid);
+  std::vector<Gpu> offered;
+  for (const DeviceFacts& one : options_.gpus) {
+    if (find_device(models, device_name(one.gpu.uuid)) != nullptr) offered.push_back(one.gpu);
+  }
   health_ = std::make_unique<HealthWatch>(
-      HealthWatch::Options{std::move(uuids), std::chrono::nanoseconds(settings.health_interval), settings.runtime_dir,
+      HealthWatch::Options{std::move(offered), std::chrono::nanoseconds(settings.health_interval), settings.runtime_dir,
                            std::chrono::nanoseconds(settings.scheduler_patience),
                            [this](const std::vector<protocol::admin::PodNotice>& notices) { noticed(notices); }},
-      [this](const std::string& uuid, bool healthy, const std::string& why) { set_health(uuid, healthy, why); });
+      [this](const Gpu& gpu, bool healthy, const std::string& why) { set_health(gpu, healthy, why); });
   return {};
 }
 
@@ -131,19 +133,19 @@ DraNode::~DraNode() {
   server_.reset();
 }
 
-void DraNode::set_health(const std::string& uuid, bool healthy, const std::string& why) {
+void DraNode::set_health(const Gpu& gpu, bool healthy, const std::string& why) {
   Lock lock(mutex_);
   bool changed = false;
   for (DeviceFacts& one : gpus_) {
-    if (one.gpu.uuid != uuid || one.ailment == (healthy ? "" : why)) continue;
+    if (one.gpu.uuid != gpu.uuid || one.ailment == (healthy ? "" : why)) continue;
     one.ailment = healthy ? "" : why;
     changed = true;
   }
   if (!changed) return;
   if (healthy) {
-    spdlog::info("{} is healthy again", uuid);
+    spdlog::info("{} is healthy again", shown(gpu));
   } else {
-    spdlog::error("{} is unhealthy: {}; it gets no more claims", uuid, why);
+    spdlog::error("{} is unhealthy: {}; it gets no more claims", shown(gpu), why);
   }
   const DeviceModels models = models_of(gpus_, options_.settings.division);
   slices_->set_devices(models);

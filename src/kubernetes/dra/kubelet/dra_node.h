@@ -38,7 +38,7 @@ class DraNode {
   DraNode& operator=(const DraNode&) = delete;
 
   // A GPU's health, as NVML (or a test) sees it. Any thread.
-  void set_health(const std::string& uuid, bool healthy, const std::string& why);
+  void set_health(const Gpu& gpu, bool healthy, const std::string& why);
   bool registered() const { return server_->registered(); }
   std::optional<std::string> slice_trouble() const { return slices_->trouble(); }
   size_t prepared() const { return driver_->prepared(); }

@@ -189,13 +189,13 @@ TEST_F(DraNodeTest, AClaimGoesAllTheWay) {
 
 TEST_F(DraNodeTest, AGpuThatFallsIllGetsNoMoreClaims) {
   start();
-  node_->set_health(test_gpu(0), false, "XID 79");
+  node_->set_health({test_gpu(0)}, false, "XID 79");
   const auto is_tainted = [&] { return cluster_->slices()[0]["spec"]["devices"][0].contains("taints"); };
   while (!is_tainted()) std::this_thread::sleep_for(milliseconds(1));
   SliceAllocator allocator;
   const Json claim = allocator.allocate(1, {{4096 * kMib, 25}}, cluster_->slices());
   EXPECT_EQ(text_of(claim["status"]["allocation"]["devices"]["results"][0], "device"), device_name(test_gpu(1)));
-  node_->set_health(test_gpu(0), true, "");
+  node_->set_health({test_gpu(0)}, true, "");
   while (is_tainted()) std::this_thread::sleep_for(milliseconds(1));
 }
 
@@ -253,11 +253,11 @@ TEST_F(DraNodeTest, TheKubeletWatchesTheHealthOfEachGpu) {
     ASSERT_TRUE(well) << well.error().text;
     EXPECT_EQ(all.size(), static_cast<size_t>(kGpus));
     EXPECT_EQ(all[first], "healthy");
-    std::thread falls_ill([&] { node_->set_health(test_gpu(0), false, "XID 79"); });
+    std::thread falls_ill([&] { node_->set_health({test_gpu(0)}, false, "XID 79"); });
     EXPECT_TRUE(kubelet_->watch(version, [&](const TestDraKubelet::Health& health) { return health.at(first) == "unhealthy: XID 79"; }));
     falls_ill.join();
     std::thread ends([&] {
-      node_->set_health(test_gpu(0), true, "");
+      node_->set_health({test_gpu(0)}, true, "");
       node_.reset();
     });
     EXPECT_FALSE(kubelet_->watch(version, [&](const TestDraKubelet::Health&) { return false; })) << "the driver's end ends it";
