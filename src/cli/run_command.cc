@@ -136,13 +136,22 @@ std::vector<std::string> gpus_seen(const RunOptions& options, const Environment&
   return seen ? *seen : std::vector<std::string>();
 }
 
+}  // namespace
+
+std::string left_out(const RunOptions& options) {
+  return (options.name.empty() ? "" : "--name " + printable(options.name) + " is not taken, ") +
+         std::string("limits come from the environment alone");
+}
+
+namespace {
+
 // We are the root of the tenant's process tree, so that the tenant lives until we have asked about it. An error: what was to be reserved is
 // not.
 Result<std::optional<uint64_t>> register_tenant(SchedulerLink& link, const Limit& limit, const std::vector<std::string>& gpus,
                                                 const RunOptions& options) {
   using Tenant = std::optional<uint64_t>;
   if (!link.admin) {
-    say("limits come from the environment alone: {}", link.admin_error);
+    say("{}: {}", left_out(options), link.admin_error);
     return Tenant();
   }
   const std::string name = options.name.empty() ? short_name(options.program.front()) : options.name;

@@ -31,6 +31,9 @@ inline constexpr int kExitUsage = 125;
 inline constexpr int kExitCannotRun = 126;
 inline constexpr int kExitNotFound = 127;
 
+// What such a run does without, where the scheduler does not answer this user.
+std::string left_out(const RunOptions& options);
+
 // Runs to the program's end and returns the exit code for nvsharectl.
 int run_command(const RunOptions& options);
 

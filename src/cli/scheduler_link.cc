@@ -242,7 +242,7 @@ Result<SchedulerLink> find_scheduler() {
       link->own = link->admin && ours && *ours && *configured != protocol::kRuntimeDirectoryDefault;
       return std::move(*link);
     }
-    return error_format("no scheduler answers in %s (NVSHARE_RUNTIME_DIR)", configured->c_str());
+    return error_format("no scheduler answers in %s (NVSHARE_RUNTIME_DIR); 'nvsharectl run' starts one there", configured->c_str());
   }
   if (auto link = look_at(protocol::kRuntimeDirectoryDefault)) return std::move(*link);
   const std::string own = own_runtime_directory();

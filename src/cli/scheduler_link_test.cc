@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/fd.h"
+#include "cli/wait_to_start.h"
 #include "protocol/paths.h"
 
 namespace nvshare::cli {
@@ -54,10 +55,27 @@ TEST_F(SchedulerLinkTest, WhereOnlyClientsAreServedThereIsNoAdmin) {
   make_folders();
   const FileDescriptor clients = listen_at(folder_ + protocol::kClientSocket, SOCK_SEQPACKET);
   ASSERT_TRUE(clients);
-  const auto link = find_scheduler();
+  auto link = find_scheduler();
   ASSERT_TRUE(link);
   EXPECT_FALSE(link->admin);
   EXPECT_NE(link->admin_error.find("no scheduler answers at"), std::string::npos) << link->admin_error;
+  RunOptions options;
+  EXPECT_EQ(left_out(options), "limits come from the environment alone");
+  options.name = "train";
+  EXPECT_EQ(left_out(options), "--name train is not taken, limits come from the environment alone");
+  options.wait = true;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(wait_to_start(options, "", *link), kExitCannotRun);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("--wait: only a scheduler that answers you"), std::string::npos) << said;
+  EXPECT_NE(said.find("Without --wait the program begins at once"), std::string::npos) << said;
+}
+
+TEST_F(SchedulerLinkTest, WhereNoneAnswersItIsSaidWhatStartsOne) {
+  const auto link = find_scheduler();
+  ASSERT_FALSE(link);
+  EXPECT_NE(std::string(link.error().text).find("(NVSHARE_RUNTIME_DIR); 'nvsharectl run' starts one there"), std::string::npos)
+      << link.error().text;
 }
 
 // It listens for admins first, as a scheduler does, while others look for it without pause.

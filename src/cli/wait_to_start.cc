@@ -111,7 +111,9 @@ std::optional<int> wait_to_start(const RunOptions& options, const std::string& v
   const auto patience = patience_of(options);
   if (!patience) return refuse(kExitUsage, patience.error().text);
   if (!link.admin)
-    return refuse(kExitCannotRun, fmt::format("{}: only a scheduler that answers us says who has the GPU: {}", asked, link.admin_error));
+    return refuse(kExitCannotRun, fmt::format("{}: only a scheduler that answers you says who has the GPU: {}. Without {} the program "
+                                              "begins at once, and waits when it needs the GPU",
+                                              asked, link.admin_error, asked));
 
   const auto began = Clock::now();
   std::optional<StartCondition> condition;
