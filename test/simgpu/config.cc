@@ -47,6 +47,7 @@ Config read() {
   config.mig_devices = static_cast<int>(number("SIMGPU_MIG", 0, 0, 6));
   config.nvlink_group = static_cast<int>(number("SIMGPU_NVLINK_GROUP", 0, 0, 8));
   config.no_peers = number("SIMGPU_NO_PEERS", 0, 0, 1) != 0;
+  config.copies_through_files = number("SIMGPU_COPIES_THROUGH_FILES", 0, 0, 1) != 0;
   config.faults = text("SIMGPU_FAULTS");
   return config;
 }

@@ -18,10 +18,11 @@ struct Config {
   double time_scale = 1;          // multiplies every simulated duration; 0: nothing takes time
   uint64_t reclaim_delay_ns = 0;  // from the death of a process to its memory being free
   bool no_nvml = false;
-  int mig_devices = 0;    // of the first GPU, in NVML alone
-  bool no_peers = false;  // no GPU can use another's memory, as without NVLink on many machines; copies go through the host
-  int nvlink_group = 0;   // so many GPUs after each other are joined by NVLink, in NVML alone; 0: none
-  std::string faults;     // see README.md
+  int mig_devices = 0;                // of the first GPU, in NVML alone
+  bool copies_through_files = false;  // between mappings and the host: no page of a mapping is touched
+  bool no_peers = false;              // no GPU can use another's memory, as without NVLink on many machines; copies go through the host
+  int nvlink_group = 0;               // so many GPUs after each other are joined by NVLink, in NVML alone; 0: none
+  std::string faults;                 // see README.md
 };
 
 const Config& config();

@@ -15,7 +15,7 @@ namespace {
 
 // A copy takes its engine, and holds off unmapping, for that much at a time.
 constexpr uint64_t kPieceBytes = 2u << 20;
-// From this size on a copy between a mapping and the host goes through the mapping's file.
+// From this size on a copy between a mapping and the host goes through the mapping's file, where that is wanted.
 constexpr uint64_t kThroughFile = 64u << 10;
 // Pageable memory up to this size is staged, so that the copy is asynchronous all the same.
 constexpr uint64_t kStagedMax = 64u << 10;
@@ -79,7 +79,7 @@ class CopyWork : public Work {
 
   void move_line(AddressSpace::Reading& reading, uint64_t target, uint64_t source, uint64_t width) const {
     const bool into = route_.direction == Direction::kToDevice;
-    if (width >= kThroughFile && (into || route_.direction == Direction::kToHost)) {
+    if (config().copies_through_files && width >= kThroughFile && (into || route_.direction == Direction::kToHost)) {
       const uint64_t address = into ? target : source;
       const Range* range = reading.find(address);
       if (range != nullptr && range->physical && address + width <= range->end()) {

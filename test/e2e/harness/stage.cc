@@ -121,6 +121,7 @@ Environment Stage::base_environment() const {
       {"SIMGPU_MEMORY_MB", std::to_string(options_.gpu_memory_mb)},
       {"SIMGPU_CONTEXT_MB", std::to_string(options_.context_mb)},
       {"SIMGPU_LINK_MBPS", std::to_string(options_.link_mbps)},
+      {"SIMGPU_COPIES_THROUGH_FILES", "1"},
       // A program is killed or exits where it stands; what a sanitizer finds must end it.
       {"ASAN_OPTIONS", "detect_leaks=0:abort_on_error=0:exitcode=86"},
       {"UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"},
