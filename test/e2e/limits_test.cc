@@ -191,7 +191,8 @@ TEST(Limits, ABusyProgramKeepsTheGpu) {
 TEST(Limits, LittleIsInFlightAtADropHoweverItWasSubmitted) {
   Stage stage;
   ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .drop_every = 100ms, .tells_end = true});
-  Child& child = stage.start("eager", {"bursts", "--work", "8000", "--units", std::to_string(scaled(40, 20)), "--rounds", "1"});
+  Child& child =
+      stage.start("eager", {"bursts", "--work", "8000", "--units", std::to_string(scaled(40, kSlowness == 1 ? 40 : 20)), "--rounds", "1"});
   stage.expect_success(child);
   auto dropped = scheduler.releases(ReleaseReason::kDropped);
   ASSERT_GE(dropped.size(), kSlowness == 1 ? size_t{8} : size_t{3});
