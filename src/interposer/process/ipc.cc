@@ -318,7 +318,8 @@ void Ipc::collect() {
     std::vector<Import> left;
     {
       Lock lock(mutex_);
-      const auto at = std::find_if(leaving_.begin(), leaving_.end(), [&](const Import& import) { return import.request == request; });
+      const auto at =
+          std::find_if(leaving_.begin(), leaving_.end(), [request = request](const Import& import) { return import.request == request; });
       if (at == leaving_.end()) continue;  // another thread was first, or its context has gone
       left.push_back(std::move(*at));
       leaving_.erase(at);
