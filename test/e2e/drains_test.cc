@@ -138,6 +138,7 @@ TEST(Waiting, WhoWaitsLongSaysForWhom) {
 // A trainer that fits beside neither a server nor a notebook, which fit beside each other: both are served within their pauses, long before
 // the trainer's turn is over, and the trainer goes on. How long they wait is said, not judged: this machine may be busy.
 TEST(Waiting, InteractiveProgramsAreServedInMidTurn) {
+  if (kSlowness > 1) GTEST_SKIP() << "what they use while they begin, slowed by a sanitizer, counts against them for minutes";
   StageOptions options;
   options.gpu_memory_mb = 512;
   options.link_mbps = 20000;
