@@ -5,6 +5,7 @@ usage: half-of-tests.py BUILD_FOLDER HALF
 
 HALF is 0 or 1. Those that take long are the end-to-end tests and the policy's on virtual time (the labels e2e and property); both halves have
 all of them in sum, and every other test is in both. Which half a test is in follows from its name, so two builds of the same tests agree.
+The policy's are not built for ThreadSanitizer.
 """
 import json
 import subprocess

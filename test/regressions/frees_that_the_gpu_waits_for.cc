@@ -15,34 +15,33 @@ TEST(Regressions, AFreeInStreamOrderDoesNotWaitForTheGpu) {
   stage.expect_gpu_unharmed();
 }
 
+void expect_refusal(Stage& stage, Arguments arguments) {
+  arguments.insert(arguments.begin(), "allocate-while-the-gpu-waits");
+  Child& child = stage.start("allocates", arguments);
+  stage.expect_success(child);
+  EXPECT_TRUE(child.logged("refused")) << "nothing was tested: " << child.log();
+  stage.expect_gpu_unharmed();
+}
+
 // The same of an allocation that found no room: it waited for all frees that were pending, however long. The last refusal may take its
 // time.
 TEST(Regressions, AnAllocationDoesNotWaitForTheGpuForEver) {
   Stage stage;
   stage.start_scheduler();
-  Child& child = stage.start("allocates", {"allocate-while-the-gpu-waits", "--hold", "60M"});
-  stage.expect_success(child);
-  EXPECT_TRUE(child.logged("refused")) << "nothing was tested: " << child.log();
-  stage.expect_gpu_unharmed();
+  expect_refusal(stage, {"--hold", "60M"});
 }
 
 // And for what was freed beside a capture, with all that was submitted since.
 TEST(Regressions, AnAllocationDoesNotWaitForEverForWhatWasFreedBesideACapture) {
   Stage stage;
   stage.start_scheduler();
-  Child& child = stage.start("allocates", {"allocate-while-the-gpu-waits", "--hold", "60M", "--beside-capture", "1"});
-  stage.expect_success(child);
-  EXPECT_TRUE(child.logged("refused")) << "nothing was tested: " << child.log();
-  stage.expect_gpu_unharmed();
+  expect_refusal(stage, {"--hold", "60M", "--beside-capture", "1"});
 }
 
 // The same without a scheduler, where the driver itself has no room.
 TEST(Regressions, AnAllocationDoesNotWaitForEverWithoutAScheduler) {
   Stage stage;
-  Child& child = stage.start("allocates", {"allocate-while-the-gpu-waits", "--hold", "80M", "--beside-capture", "1"});
-  stage.expect_success(child);
-  EXPECT_TRUE(child.logged("refused")) << "nothing was tested: " << child.log();
-  stage.expect_gpu_unharmed();
+  expect_refusal(stage, {"--hold", "80M", "--beside-capture", "1"});
 }
 
 // A driver's callback may free nothing. The library passed that answer on, and freed.

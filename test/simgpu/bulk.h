@@ -42,24 +42,15 @@ inline void move_bytes(uint64_t to, uint64_t from, uint64_t bytes) {
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
 }
 
-// The same where one side is a mapping of a file: through the file, so that no page of the mapping is touched. On a virtual machine the
-// first touch of a page costs more than to copy it, and memory that is swapped in is often swapped out before anything else touches it.
-inline bool move_into_file(int fd, uint64_t offset, uint64_t to, uint64_t from, uint64_t bytes) {
+// The same where one side, the target if it goes `into` it, is a mapping of a file: through the file, so that no page of the mapping is
+// touched. On a virtual machine the first touch of a page costs more than to copy it, and memory that is swapped in is often swapped out
+// before anything else touches it.
+inline bool move_through_file(int fd, uint64_t offset, bool into, uint64_t to, uint64_t from, uint64_t bytes) {
 #ifdef SIMGPU_SHOWS_WORDS
   show_access(from, bytes, false);
   show_access(to, bytes, true);
 #endif
-  (void)to;
-  return syscall(SYS_pwrite64, fd, from, bytes, offset) == static_cast<ssize_t>(bytes);
-}
-
-inline bool move_out_of_file(int fd, uint64_t offset, uint64_t to, uint64_t from, uint64_t bytes) {
-#ifdef SIMGPU_SHOWS_WORDS
-  show_access(from, bytes, false);
-  show_access(to, bytes, true);
-#endif
-  (void)from;
-  return syscall(SYS_pread64, fd, to, bytes, offset) == static_cast<ssize_t>(bytes);
+  return syscall(into ? SYS_pwrite64 : SYS_pread64, fd, into ? from : to, bytes, offset) == static_cast<ssize_t>(bytes);
 }
 
 inline void fill_bytes(uint64_t to, unsigned char value, uint64_t bytes) {

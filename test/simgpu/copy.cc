@@ -84,8 +84,7 @@ class CopyWork : public Work {
       const Range* range = reading.find(address);
       if (range != nullptr && range->physical && address + width <= range->end()) {
         const uint64_t offset = range->physical_offset + (address - range->base);
-        const auto through_file = into ? move_into_file : move_out_of_file;
-        if (through_file(range->physical->fd, offset, target, source, width)) return;
+        if (move_through_file(range->physical->fd, offset, into, target, source, width)) return;
       }
     }
     move_bytes(target, source, width);

@@ -26,7 +26,7 @@ Free& free_buffers() {
 
 }  // namespace
 
-HostBuffer::HostBuffer(size_t bytes) : data_(nullptr), bytes_(bytes), capacity_((bytes + kPage - 1) / kPage * kPage) {
+HostBuffer::HostBuffer(size_t bytes) : data_(nullptr), capacity_((bytes + kPage - 1) / kPage * kPage) {
   {
     Free& free = free_buffers();
     std::lock_guard lock(free.mutex);

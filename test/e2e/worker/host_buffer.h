@@ -10,7 +10,7 @@ namespace nvshare::e2e {
 class HostBuffer {
  public:
   explicit HostBuffer(size_t bytes);  // with anything in it; ends the program where there is no memory
-  HostBuffer(HostBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_), capacity_(other.capacity_) {}
+  HostBuffer(HostBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), capacity_(other.capacity_) {}
   HostBuffer& operator=(HostBuffer&&) = delete;
   ~HostBuffer();
 
@@ -21,7 +21,6 @@ class HostBuffer {
 
  private:
   unsigned char* data_;  // aligned as pages are
-  size_t bytes_;
   size_t capacity_;
 };
 

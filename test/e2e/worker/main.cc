@@ -1,6 +1,4 @@
 // The tests' CUDA program. It ends with the line "all right" and status 0 when every byte was right and no call failed.
-#include <malloc.h>
-
 #include <cinttypes>
 
 #include "e2e/worker/modes.h"
@@ -134,10 +132,4 @@ CUcontext retain_primary() {
 
 }  // namespace nvshare::e2e
 
-int main(int argc, char** argv) {
-  // What was freed is used again: on a virtual machine the first touch of a page costs more than to fill it.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  mallopt(M_ARENA_MAX, 1);
-  return nvshare::e2e::run(argc, argv);
-}
+int main(int argc, char** argv) { return nvshare::e2e::run(argc, argv); }

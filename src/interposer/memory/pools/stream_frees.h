@@ -46,7 +46,7 @@ class StreamFrees {
   // Gives back what the GPU has passed, by its events. Not while something captures. Nothing is waited for: the GPU may wait for the
   // calling thread, for good.
   void collect() { pass(false); }
-  // The same of what the GPU passes within that time. What has no event is waited for longer, for there is no other way to know.
+  // The same of what the GPU passes within that time. What has no event another thread waits for (settle), no longer either.
   void collect_within(int64_t patience_ns);
   // For the swap engine, whose thread has no context: all of it. The GPU has no work left, so nothing is waited for.
   void collect_done();
