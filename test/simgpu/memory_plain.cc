@@ -32,7 +32,6 @@ uint64_t map_memory(uint64_t bytes, uint64_t alignment) {
   const uint64_t aligned = round_up(base, alignment);
   if (aligned > base) unmap_memory(base, aligned - base);
   if (aligned < base + alignment) unmap_memory(aligned + bytes, base + alignment - aligned);
-  madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);  // fewer first touches; a kernel may refuse
   return aligned;
 }
 
