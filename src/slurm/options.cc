@@ -90,6 +90,12 @@ const std::vector<SiteSpec>& site_table() {
   return table;
 }
 
+// Of what is wrong with a value, without what is accepted: that is said of all three together.
+int reason_length(const Error& error) {
+  constexpr size_t kMost = 80;
+  return static_cast<int>(std::min(std::string_view(error.text).find("; accepted"), kMost));
+}
+
 }  // namespace
 
 Result<Request> parse_request(std::string_view text) {
@@ -102,7 +108,7 @@ Result<Request> parse_request(std::string_view text) {
     const std::string_view name = word.substr(0, equals);
     const std::string_view value = equals == std::string_view::npos ? std::string_view() : word.substr(equals + 1);
     if (auto ok = take(name, value, &request); !ok)
-      return error_format("'%.*s': %.80s; %s", settings::shown(word), word.data(), ok.error().text, kAccepted);
+      return error_format("'%.*s': %.*s; %s", settings::shown(word), word.data(), reason_length(ok.error()), ok.error().text, kAccepted);
   }
   return request;
 }
@@ -123,7 +129,8 @@ Result<Request> with_environment(Request request, const Lookup& environment) {
     const std::string variable = "SLURM_" + settings::variable_of(name);
     const auto value = environment(variable.c_str());
     if (!value) continue;
-    if (auto ok = take(name, *value, &told); !ok) return error_format("%s: %.100s; %s", variable.c_str(), ok.error().text, kAccepted);
+    if (auto ok = take(name, *value, &told); !ok)
+      return error_format("%s: %.*s; %s", variable.c_str(), reason_length(ok.error()), ok.error().text, kAccepted);
   }
   if (!request.memory) request.memory = told.memory;
   if (!request.cores) request.cores = told.cores;

@@ -44,6 +44,7 @@ TEST(SlurmOptions, BadValuesAreRefusedByNameAndRange) {
                           "colour=red", "=3", "(null)"}) {
     const std::string why = fault(parse_request(bad));
     EXPECT_NE(why.find("accepted: memory=BYTES"), std::string::npos) << bad << ": " << why;
+    EXPECT_EQ(why.find("accepted"), why.rfind("accepted")) << bad << ": " << why;
     EXPECT_NE(why.find(std::string("'") + std::string(bad).substr(0, 4)), std::string::npos) << bad << ": " << why;
   }
 }

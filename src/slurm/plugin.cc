@@ -44,6 +44,8 @@ struct State {
   bool shares = false;  // the step's tasks are nvshare's
   std::string failure;  // why the tasks must not run
   pid_t watch = 0;      // tells the scheduler of the step's signals
+  uint32_t ended = 0;   // tasks of this node
+  bool commented = false;
 };
 
 State& state() {
@@ -250,12 +252,22 @@ void end_watch() {
   waitpid(watch, nullptr, 0);
 }
 
-// slurmstepd, as root, when the step's tasks have ended. Later, in the epilog, slurmctld takes no comment any more.
-int end_step(spank_t spank) {
+// Once for the step. Later, in the epilog, slurmctld takes no comment any more.
+int comment(spank_t spank) {
   uint32_t job = 0;
-  if (!state().shares || !state().site.comment || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return ESPANK_SUCCESS;
+  if (!state().shares || !state().site.comment || state().commented) return ESPANK_SUCCESS;
+  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return ESPANK_SUCCESS;
+  state().commented = true;
   comment_on_job(job, use_of_job(state().site.runtime_dir, job));
   return ESPANK_SUCCESS;
+}
+
+// slurmstepd, as root, before srun hears of a task's end. With the last one srun ends, and a job that is srun's own with it: at the step's
+// end it may be too late.
+int end_task(spank_t spank) {
+  uint32_t tasks = 0;
+  if (spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS) return ESPANK_SUCCESS;
+  return ++state().ended < tasks ? static_cast<int>(ESPANK_SUCCESS) : comment(spank);
 }
 
 // slurmd, as root. Also for jobs that never asked: nobody knows them, then.
@@ -328,9 +340,13 @@ NVSHARE_EXPORT int slurm_spank_task_post_fork(spank_t spank, int, char**) {
   });
 }
 
+NVSHARE_EXPORT int slurm_spank_task_exit(spank_t spank, int, char**) {
+  return guarded([&] { return end_task(spank); });
+}
+
 NVSHARE_EXPORT int slurm_spank_exit(spank_t spank, int, char**) {
   end_watch();
-  return guarded([&] { return spank_context() == S_CTX_REMOTE ? end_step(spank) : static_cast<int>(ESPANK_SUCCESS); });
+  return guarded([&] { return spank_context() == S_CTX_REMOTE ? comment(spank) : static_cast<int>(ESPANK_SUCCESS); });
 }
 
 NVSHARE_EXPORT int slurm_spank_job_epilog(spank_t spank, int count, char** arguments) {

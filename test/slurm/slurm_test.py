@@ -144,8 +144,12 @@ class Limits(Jobs):
         self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
 
     def test_defaults_and_variables_of_the_submission(self):
-        ran = SLURM.ask("srun", "--nvshare", "bash", "-c", "echo $LD_PRELOAD $NVSHARE_REQUIRE_SCHEDULER")
-        self.assertEqual(ran.stdout.split(), [PROGRAMS.library, "wait"], ran.stderr)
+        worker = SLURM.worker("mix", "--steps", "2", "--hold", "8M", "--largest", "4M")
+        ran = SLURM.ask("srun", "--nvshare", "bash", "-c", f"echo $LD_PRELOAD $NVSHARE_REQUIRE_SCHEDULER $SLURM_JOB_ID; exec {worker}")
+        library, patience, own = ran.stdout.split("\n")[0].split()
+        self.assertEqual([library, patience], [PROGRAMS.library, "wait"], ran.stderr)
+        # A job of srun's own ends with its last task.
+        self.assertIn("AdminComment=nvshare: gpu_time=", SLURM.ask("scontrol", "show", "job", own).stdout, ran)
         for options, variables, cores in (((), {"SLURM_NVSHARE": "cores=35"}, 35), (("--nvshare=cores=25",), {"SLURM_NVSHARE_CORES": "35"}, 25),
                                           (("--nvshare",), {}, 80), (("--gres=shard:5", "--nvshare=cores=90"), {}, 50)):
             stop = self.stop_file()
