@@ -6,7 +6,7 @@
 As with helm, a later FILE goes over an earlier one, and --set and --set-string over all of them; null takes a value away.
 
 Knows the part of Helm's template language that the chart uses, and refuses the rest by name: fields, if, else, with, range, define, include,
-default, eq, quote, toYaml, nindent, indent, .Files.Get. Where helm is installed a test compares both. Values are checked against values.schema.json, as
+default, eq, quote, int, toYaml, nindent, indent, .Files.Get. Where helm is installed a test compares both. Values are checked against values.schema.json, as
 helm does.
 """
 import argparse
@@ -188,7 +188,12 @@ class Renderer:
             return arguments[1] or arguments[0]
         if name == "eq" and len(arguments) == 2:
             return arguments[0] == arguments[1]
+        if name == "int" and len(arguments) == 1:
+            return str(int(arguments[0]))
         if name == "quote" and len(arguments) == 1:
+            # A number of a file of values is a float to helm, and Go writes one of 1,000,000 as 1e+06.
+            if isinstance(arguments[0], int) and arguments[0] >= 1_000_000:
+                return json.dumps(f"{float(arguments[0]):g}")
             return json.dumps(text_of(arguments[0]), ensure_ascii=False)
         if name == "toYaml" and len(arguments) == 1:
             return to_yaml(arguments[0])

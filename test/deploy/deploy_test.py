@@ -705,6 +705,10 @@ class Deploy(unittest.TestCase):
             "make it anew: tools/render-chart.py --set createNamespace=true --output deploy/nvshare.yaml",
         )
 
+    def test_large_numbers_are_written_out(self):
+        text = render_chart.render({"scheduler": {"connectionsPerTenant": 1_000_000, "connectionsPerUser": 1_000_000}})
+        self.assertEqual(text.count('value: "1000000"'), 2, "helm makes 1e+06 of them")
+
     @unittest.skipUnless(shutil.which("helm"), "helm is not installed")
     def test_helm_renders_the_same(self):
         command = ["helm", "template", "nvshare", str(DEPLOY / "helm/nvshare"), "--namespace", "nvshare"]
