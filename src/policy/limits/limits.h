@@ -18,7 +18,6 @@ void open_account(Gpu& gpu, Tenancy& tenancy, Account& account);           // fo
 // An account that there is; that of a tenant that left comes back to Quota::accounts, as it stands now. Null: none, or nothing is owed any
 // more.
 Account* known_account(const Config& config, Gpu& gpu, TenantId tenant);
-Account left_account(const Config& config, const Gpu& gpu, const Account& as_left);  // one of Quota::left as of Quota::until
 // What it owes at that time, for people: a tenant that runs is billed by steps.
 Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now);
 // A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
@@ -26,7 +25,6 @@ Account account_at(const Config& config, const Gpu& gpu, const Account& as_bille
 inline bool outlives_clients(const Quota& quota, const Account& account, Instant now) {
   return (account.limit.has_ceiling() || account.lifted.owed > 0) && now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
 }
-void set_left_apart(Context& context, Gpu& gpu);  // brings those that left up to date; those that owe nothing any more are forgotten
 // Tenants below their shares that want the GPU: what another uses beyond its own is taken from them.
 struct Pressers {
   bool any = false, several = false;
@@ -43,10 +41,21 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
 std::optional<Duration> note_unused_before_pause(const Context& context, const Gpu& gpu, Client& client, std::optional<Duration> used);
 void quota_pause_ended(const Context& context, const Gpu& gpu, Client& client);  // before Pause::since is forgotten
 Duration hand_over(const Gpu& gpu);                                              // what one costs
-Duration window_of(const Config& config, const Gpu& gpu);
-bool is_windowed(const Config& config, const Gpu& gpu);  // what is not used in a window is lost
+inline Pace pace_of(const Gpu& gpu) { return {gpu.quota.period, gpu.quota.mode == GpuMode::kRotation}; }
+Duration window_of(const Config& config, const Pace& pace);
+bool is_windowed(const Config& config, const Pace& pace);  // what is not used in a window is lost
+inline Duration window_of(const Config& config, const Gpu& gpu) { return window_of(config, pace_of(gpu)); }
+inline bool is_windowed(const Config& config, const Gpu& gpu) { return is_windowed(config, pace_of(gpu)); }
 Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now);
 int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& account);  // of a tenant that runs now
+
+// quota_left.cc: accounts of tenants that left a debt
+void set_left_apart(Context& context, Gpu& gpu);         // brings those that are looked at up to date; those that owe nothing are forgotten
+void let_left_rest(const Config& config, Quota& quota);  // after limits had a look at them
+void look_at_all_left(const Config& config, Gpu& gpu);   // from now on none rests
+void earn_left(const Config& config, Gpu& gpu);          // the same, and all are as of Quota::until
+std::unique_ptr<Account> take_left(const Config& config, Gpu& gpu, TenantId tenant);  // as of Quota::until; null: there is none
+Account rested(const Config& config, const Quota& quota, const Account& as_left);     // as of Left::at
 
 // quota_changes.cc: which accounts a step looks at
 void look_at_accounts(Context& context, Gpu& gpu);
@@ -148,15 +157,16 @@ inline bool may_be_held(const Exclusive& is_exclusive, const Account& account) {
 inline void note_work_begins(const Client& client) {
   if (Account* const account = client.indexed.tenancy->account; account != nullptr) account->slice.saves = true;
 }
-// How long turns last beside limits, of one GPU as it is now.
+// How long turns last beside limits, of one GPU.
 class Slices {
  public:
-  Slices(const Config& config, const Gpu& gpu) : per_(gpu.quota.period), per_beside_(per_) {
-    if (gpu.quota.mode == GpuMode::kRotation) return;
+  Slices(const Config& config, const Gpu& gpu) : Slices(config, pace_of(gpu)) {}
+  Slices(const Config& config, const Pace& pace) : per_(pace.period), per_beside_(per_) {
+    if (pace.rotates) return;
     const SchedulingMode& mode = config.scheduling_mode;
     fixed_ = config.scheduling_slice > 0 ? config.scheduling_slice : mode.slice_ms * kMillisecond;
     const bool of_window = mode.turns_of == SchedulingMode::TurnsOf::kWindow;
-    if (of_window) per_ = window_of(config, gpu);
+    if (of_window) per_ = window_of(config, pace);
     per_beside_ = of_window ? per_ : std::min(per_, kPeriodMax);
   }
   Duration of(int64_t quota) const { return of(quota, per_); }
@@ -172,8 +182,9 @@ class Slices {
   Duration per_, fixed_ = 0;
   Duration per_beside_;  // of those that run beside others because they leave gaps: they take no turns, so that others' are no measure
 };
-bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
-Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
+inline constexpr Duration kHalfBandLeast = kSliceMin / 100 / 2;  // Slices::half_band() of the shortest slice and the highest ceiling
+bool pass_over_blocked(Context& context, Gpu& gpu);              // whose turn it is, but who cannot have the lock: then it is another's
+Verdict may_run(const State& state, const Client& client);       // of a gang: on all of its GPUs
 // A client that does not end and is in no gang, beside limits.
 inline Verdict may_run(const Exclusive& is_exclusive, const Quota& quota, const Account& account) {
   if (account.throttled) return Verdict::kLimit;

@@ -18,12 +18,12 @@ Duration time_for(Duration amount, int64_t rate) {
   return whole * kWholeGpu + amount % rate * kWholeGpu / rate + 1;
 }
 
-Duration window_of(const Config& config, const Gpu& gpu) {
-  if (gpu.quota.mode == GpuMode::kRotation) return std::max(gpu.quota.period, kSliceMin);
+Duration window_of(const Config& config, const Pace& pace) {
+  if (pace.rotates) return std::max(pace.period, kSliceMin);
   return config.compute_window > 0 ? config.compute_window : kWindowAuto;
 }
 
-bool is_windowed(const Config& config, const Gpu& gpu) { return config.compute_window > 0 && gpu.quota.mode != GpuMode::kRotation; }
+bool is_windowed(const Config& config, const Pace& pace) { return config.compute_window > 0 && !pace.rotates; }
 
 Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now) {
   return std::max<Duration>(gpu.quota.window_start + window_of(config, gpu) - now, 0);
@@ -64,16 +64,6 @@ void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
   account.balance = std::max(account.balance - billed, owes ? least : std::max(least, std::min<Duration>(account.balance, 0)));
 }
 
-void earn_left(const Config& config, Gpu& gpu) {
-  Quota& quota = gpu.quota;
-  if (quota.left_earns == 0) return;
-  Earnings earnings(config, gpu, quota.left_earns, quota.until);
-  each_of(quota.left.all(), [&](Account& account) {
-    if (account.used) earnings.add_to(account, false);
-  });
-  quota.left_earns = 0;
-}
-
 // `window`: the length of the one that begins.
 void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
   const Config& config = context.config();
@@ -92,9 +82,9 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
     account.ceiling_balance =
         portion(std::min<Duration>(account.ceiling_balance, 0), carried) + portion(window, account.limit.ceiling_rate());
   };
-  if (is_windowed(config, gpu) && quota.left_earns > 0) earn_left(config, gpu);  // windows have just begun to count
+  if (is_windowed(config, gpu) && quota.left.earns > 0) earn_left(config, gpu);  // windows have just begun to count
   for (Account& account : quota.accounts) end(account);
-  for (Account& account : quota.left) end(account);
+  for (Account& account : quota.left.accounts) end(account);
 }
 
 // To a tenant that ran in it: a time, as of `to`, in which nothing changed and no window ended.
@@ -128,7 +118,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   if (nobodys) quota.swap_time += time;
   const Pressers others = gpu.tenants_working > 0 ? pressers(gpu) : Pressers();  // as of the beginning of the time
   const bool windowed = is_windowed(config, gpu);
-  if (!nobodys && !windowed) quota.left_earns += time;
+  if (!nobodys && !windowed) quota.left.earns += time;
   Earnings earnings(config, gpu, time, to);
   const Exclusive is_exclusive(config, gpu);
   if (!nobodys && !windowed) earnings.add_to_ranked(quota);
@@ -224,8 +214,8 @@ void begin_accounts(Gpu& gpu, Instant now) {
 
 Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now) {
   const Quota& quota = gpu.quota;
-  Account account = unranked(quota, as_billed);
-  Duration time = account.here == nullptr && quota.accounts.find(account.tenant) == nullptr ? quota.left_earns : 0;
+  Account account = as_billed.seen.rests ? rested(config, quota, as_billed) : unranked(quota, as_billed);
+  Duration time = account.here == nullptr && quota.accounts.find(account.tenant) == nullptr ? quota.left.earns : 0;
   const bool goes_on = quota.limited && !is_windowed(config, gpu) && (gpu.tenants_working > 0 || !loads(gpu));
   if (goes_on) time += std::max<Duration>(now - quota.until, 0);
   const bool waits = account.does.waits > 0;
@@ -233,48 +223,15 @@ Account account_at(const Config& config, const Gpu& gpu, const Account& as_bille
   return account;
 }
 
-Account left_account(const Config& config, const Gpu& gpu, const Account& as_left) {
-  Account account = as_left;
-  if (account.used) Earnings(config, gpu, gpu.quota.left_earns, gpu.quota.until).add_to(account, false);
-  return account;
-}
-
 Account* known_account(const Config& config, Gpu& gpu, TenantId tenant) {
   Quota& quota = gpu.quota;
   if (Account* account = quota.accounts.find(tenant)) return account;
-  std::unique_ptr<Account> left = quota.left.extract(tenant);
+  std::unique_ptr<Account> left = take_left(config, gpu, tenant);
   if (left == nullptr || !outlives_clients(quota, *left, quota.until)) return nullptr;
-  *left = left_account(config, gpu, *left);
   quota.shares_known = false;
   Account& account = add_account(quota, std::move(left));
   note_change(quota, account);
   return &account;
-}
-
-void set_left_apart(Context& context, Gpu& gpu) {
-  Quota& quota = gpu.quota;
-  quota.left_settles = context.now - quota.left_at >= kLeftPause;
-  if (!quota.left_settles) return;
-  quota.left_at = context.now;
-  Earnings earnings(context.config(), gpu, std::exchange(quota.left_earns, 0), quota.until);
-  const bool earns = earnings.any();
-  quota.left.extract_if(nullptr, [&](Account& account) {
-    if (!outlives_clients(quota, account, context.now)) {
-      context.state.away.erase({account.tenant, gpu.id});
-      return true;
-    }
-    if (earns && account.used) earnings.add_to(account, false);
-    return false;
-  });
-  if (quota.accounts.size() == quota.accounts_here) return;
-  const auto is_gone = [](const Account* account) { return account->here == nullptr; };
-  for (Account* account : quota.changes.gone) {
-    account->slice.runs = false;
-    account->seen = {};
-    account->rhythm = {};
-  }
-  quota.changes.forget(is_gone);
-  quota.accounts.extract_if(&quota.left, [&](const Account& account) { return is_gone(&account); });
 }
 
 size_t Accounts::place_of(TenantId tenant) const {
@@ -304,6 +261,25 @@ std::unique_ptr<Account> Accounts::extract(TenantId tenant) {
   tenants_.erase(tenants_.begin() + at);
   owned_.erase(owned_.begin() + at);
   return account;
+}
+
+void Accounts::erase(std::vector<Account*>& gone) {
+  if (gone.empty()) return;
+  std::sort(gone.begin(), gone.end(), [](const Account* a, const Account* b) { return a->tenant < b->tenant; });
+  auto next = gone.begin();
+  size_t kept = place_of((*next)->tenant);
+  for (size_t i = kept; i < order_.size(); ++i) {
+    if (next != gone.end() && order_[i] == *next) {
+      ++next;
+      continue;
+    }
+    order_[kept] = order_[i];
+    tenants_[kept] = tenants_[i];
+    owned_[kept++].swap(owned_[i]);
+  }
+  order_.resize(kept);
+  tenants_.resize(kept);
+  owned_.resize(kept);
 }
 
 void open_account(Gpu& gpu, Tenancy& tenancy, Account& account) {
@@ -446,7 +422,8 @@ void quota_config_changed(Context& context, const Config& former) {
     gpu.quota.shares_known = false;
     gpu.quota.changes.all = gpu.quota.changes.balances = gpu.quota.changes.hold_all = true;
     earn_left(former, gpu);
-    gpu.quota.left.extract_if(&gpu.quota.accounts, [](const Account&) { return true; });  // until they are looked at again
+    gpu.quota.left.accounts.extract_if(&gpu.quota.accounts, [](const Account&) { return true; });  // until they are looked at again
+    gpu.quota.left.looked_at.clear();
     unrank_all(gpu.quota);
     gpu.quota.changes.ranking.open = false;
     if (!gpu.quota.limited) continue;

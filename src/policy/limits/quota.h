@@ -112,6 +112,8 @@ struct Seen {
   // Stands in the list of that name.
   bool to_look = false, to_judge = false, to_hold = false, to_rank = false, runs = false, held = false, gone = false;
   Instant active_until = 0, present_until = 0;  // as the indexes have it; 0: it is in none
+  bool rests = false;                           // stands in Left::resting; its balances and quota are as of the times before:
+  size_t rests_since = 0;                       // of Left::times
 
   bool operator==(const Seen&) const = default;
 };
@@ -307,6 +309,7 @@ class Accounts {
   const Account* find(TenantId tenant) const;
   Account& insert(std::unique_ptr<Account> account);  // of a tenant that has none here
   std::unique_ptr<Account> extract(TenantId tenant);  // null: there is none
+  void erase(std::vector<Account*>& gone);            // which there are; puts these in the order of tenants
   // Those of which `test` says so go to `taken`, or, where that is null, away.
   template <typename Test>
   void extract_if(Accounts* taken, Test test) {
@@ -426,15 +429,35 @@ struct HandOvers {
   }
 };
 
+// What turns and savings on a GPU are measured by.
+struct Pace {
+  Duration period = kPeriodMax;
+  bool rotates = false;  // GpuMode::kRotation
+};
+
+// A time in which tenants that left were owed something.
+struct LeftTime {
+  Duration time = 0;
+  Instant until = 0;
+  Pace pace;
+  int64_t most = -1;  // after it: the quota of one without a ceiling below that; -1: as it was
+};
+
+// Accounts of tenants that left a debt: nothing but the time changes these, so that they cost nothing in most steps (quota_left.cc).
+struct Left {
+  Accounts accounts;                                        // all; their balances are as of `at`, but for those that rest
+  std::vector<Account*> looked_at;                          // of these ten times a second, in the order of tenants
+  FlatMap<std::pair<Instant, TenantId>, Account*> resting;  // the others, by when they were busy
+  std::vector<LeftTime> times;                              // that are to be added to some that rest
+  Instant at = 0;
+  Duration earns = 0;    // since then: the time in which tenants were owed something
+  bool settles = false;  // they are looked at in this step
+};
+
 struct Quota {
   Accounts accounts;  // of tenants with clients here, and of those that left in the last moment
-  // Of those that left a debt: nothing but the time changes these, so that they cost nothing in most steps. Their balances are as of
-  // left_at.
-  Accounts left;
-  Instant left_at = 0;
-  Duration left_earns = 0;    // since then: the time in which tenants were owed something
-  bool left_settles = false;  // they are looked at in this step
-  size_t accounts_here = 0;   // of those with clients
+  Left left;
+  size_t accounts_here = 0;  // of those with clients
   Changes changes;
   Instant until = 0;            // the accounts are right as of this time
   Instant due = 0;              // until then news of memory is none for limits

@@ -46,14 +46,15 @@ class Earnings {
  public:
   Earnings(const Earnings&) = delete;
   Earnings& operator=(const Earnings&) = delete;
-  Earnings(const Config& config, const Gpu& gpu, Duration time, Instant now)
+  Earnings(const Config& config, const Gpu& gpu, Duration time, Instant now) : Earnings(config, pace_of(gpu), time, now) {}
+  Earnings(const Config& config, const Pace& pace, Duration time, Instant now)
       : time_(time),
         now_(now),
-        window_(window_of(config, gpu)),
-        period_(gpu.quota.period),
-        period_beside_(gpu.quota.mode == GpuMode::kRotation ? period_ : std::min(period_, kPeriodMax)),
-        windowed_(is_windowed(config, gpu)),
-        slices_(config, gpu) {}
+        window_(window_of(config, pace)),
+        period_(pace.period),
+        period_beside_(pace.rotates ? period_ : std::min(period_, kPeriodMax)),
+        windowed_(is_windowed(config, pace)),
+        slices_(config, pace) {}
 
   bool any() const { return time_ != 0; }
 

@@ -42,10 +42,11 @@ struct Program {
   ClientId id = 0;
   GrantId grant = 0;
   bool waits = false;
+  TenantId tenant = 0;
 };
 
 // Programs that all fit and want the GPU most of the time, half of them with a ceiling. Two schedulers hear of all that they do; the second
-// one bills everybody at once.
+// one bills everybody at once, also those that left a debt.
 class TwoSchedulers {
  public:
   TwoSchedulers(uint64_t seed, const Config& config, size_t programs)
@@ -56,10 +57,12 @@ class TwoSchedulers {
 
   // Half of the programs give the GPU up in pauses, and those that come from now on take turns all the same.
   void leave_gaps() { leave_gaps_ = true; }
+  // Time passes faster, and many tenants that left are back before long.
+  void come_back() { come_back_ = true; }
   // Until they differ.
   void run(int turns) {
     for (int i = 0; i < turns && !::testing::Test::HasFailure(); ++i) {
-      now_ += static_cast<Duration>(random_() % 7'000'000);
+      now_ += static_cast<Duration>(random_() % (come_back_ ? 60'000'000 : 7'000'000));
       Program& program = programs_[random_() % programs_.size()];
       switch (random_() % 16) {
         case 0:
@@ -67,7 +70,7 @@ class TwoSchedulers {
           join(program);
           break;
         case 1:
-          limit(program, static_cast<int>(random_() % 100) + 1);
+          limit(program.tenant, static_cast<int>(random_() % 100) + 1);
           break;
         case 2:
           if (program.grant != 0) release(program, true);
@@ -86,13 +89,20 @@ class TwoSchedulers {
   }
 
   size_t ranked_most() const { return ranked_most_; }
+  size_t rested_most() const { return rested_most_; }
+  size_t back() const { return back_; }  // tenants that were so, and had rested
 
  private:
   void join(Program& program) {
-    program = {next_id_++, 0, false};
-    if (random_() % 2 == 0) limit(program, static_cast<int>(random_() % 60) + 1);
-    if (leave_gaps_) take(TenantTurns{program.id, TenantSharing::kTurns});
-    take(ClientJoined{program.id, 0, program.id, 0, {kSmall, kSmall, 0}, true, false, false});
+    program = {next_id_, 0, false, come_back_ ? 1 + random_() % next_id_ : next_id_};
+    ++next_id_;
+    if (const auto gpu = together_->gpus.find(0); gpu != together_->gpus.end()) {
+      const Account* const left = gpu->second.quota.left.accounts.find(program.tenant);
+      back_ += left != nullptr && left->seen.rests;
+    }
+    if (random_() % 2 == 0) limit(program.tenant, static_cast<int>(random_() % 60) + 1);
+    if (leave_gaps_) take(TenantTurns{program.tenant, TenantSharing::kTurns});
+    take(ClientJoined{program.id, 0, program.tenant, 0, {kSmall, kSmall, 0}, true, false, false});
     request(program);
   }
 
@@ -101,7 +111,9 @@ class TwoSchedulers {
     take(LockRequested{program.id});
   }
 
-  void limit(const Program& program, int ceiling) { take(ComputeLimit{program.id, ceiling, 0}); }
+  void limit(TenantId tenant, int ceiling) {
+    take(ComputeLimit{tenant, ceiling, come_back_ && random_() % 8 == 0 ? std::min(ceiling, 2) : 0});
+  }
 
   void release(Program& program, bool early) {
     take(LockReleased{program.id, std::exchange(program.grant, 0), {kSmall, kSmall, 0}, early, 0, std::nullopt});
@@ -119,17 +131,23 @@ class TwoSchedulers {
   }
 
   void take(const Event& event) {
-    for (auto& [id, gpu] : one_by_one_->gpus) unrank_all(gpu.quota);
+    for (auto& [id, gpu] : one_by_one_->gpus) {
+      unrank_all(gpu.quota);
+      look_at_all_left(one_by_one_->config, gpu);
+    }
     const Actions actions = step(*together_, event, now_);
     EXPECT_EQ(text_of(actions), text_of(step(*one_by_one_, event, now_)));
     EXPECT_EQ(next_deadline(*together_), next_deadline(*one_by_one_));
     EXPECT_EQ(check_invariants(*together_), std::nullopt);
-    for (const auto& [id, gpu] : together_->gpus) ranked_most_ = std::max(ranked_most_, gpu.quota.changes.ranking.places.size());
+    for (const auto& [id, gpu] : together_->gpus) {
+      ranked_most_ = std::max(ranked_most_, gpu.quota.changes.ranking.places.size());
+      rested_most_ = std::max(rested_most_, gpu.quota.left.resting.size());
+    }
     for (const Action& action : actions) {
       if (const auto* drop = std::get_if<SendDrop>(&action)) drops_.push_back(drop->client);
       if (const auto* lock = std::get_if<SendLock>(&action)) {
         for (Program& program : programs_) {
-          if (program.id == lock->client) program = {program.id, lock->grant, false};
+          if (program.id == lock->client) program = {program.id, lock->grant, false, program.tenant};
         }
       }
     }
@@ -143,8 +161,8 @@ class TwoSchedulers {
   std::vector<Program> programs_;
   ClientId next_id_ = 1;
   std::vector<ClientId> drops_;
-  size_t ranked_most_ = 0;
-  bool leave_gaps_ = false;
+  size_t ranked_most_ = 0, rested_most_ = 0, back_ = 0;
+  bool leave_gaps_ = false, come_back_ = false;
 };
 
 TEST(QuotaRanking, BilledTogetherIsAsBilledOneByOne) {
@@ -153,6 +171,18 @@ TEST(QuotaRanking, BilledTogetherIsAsBilledOneByOne) {
     TwoSchedulers both(seed, Config(), 60);
     both.run(1500);
     EXPECT_GT(both.ranked_most(), 30U);
+  }
+}
+
+// Of tenants that left a debt and come back, or do not.
+TEST(QuotaRanking, RestingTenantsEarnAsIfTheyWereLookedAtEachTime) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(seed);
+    TwoSchedulers both(seed, Config(), 20);
+    both.come_back();
+    both.run(3000);
+    EXPECT_GT(both.rested_most(), 20U);
+    EXPECT_GT(both.back(), 10U);
   }
 }
 

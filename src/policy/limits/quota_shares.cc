@@ -271,8 +271,9 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
     account.shared = {account.active, account.limit.ceiling, account.limit.reserved};
     if (!account.active) set_idle(account);
   }
-  if (gpu.quota.left_settles) {
-    for (Account& account : gpu.quota.left) set_idle(account);
+  if (gpu.quota.left.settles) {
+    look_at_all_left(config, gpu);
+    for (Account* account : gpu.quota.left.looked_at) set_idle(*account);
   }
   if (!one_by_one) note_scale(context, gpu);
   gpu.quota.changes.counted.reset();
@@ -360,6 +361,13 @@ class IdlePercents {
   std::optional<OneMore> one_more_;
 };
 
+// For those that rest.
+void note_most_of_idle(const Config& config, Gpu& gpu) {
+  const Quota& quota = gpu.quota;
+  if (!quota.most_of_idle) return look_at_all_left(config, gpu);
+  if (!gpu.quota.left.times.empty()) gpu.quota.left.times.back().most = *quota.most_of_idle;
+}
+
 // The same as set_shares() where no share depends on another GPU: most GPUs have nothing but whole per cents. False: a reservation has to
 // be scaled, or limits are held to one by one.
 bool set_shares_here(Context& context, Gpu& gpu) {
@@ -385,11 +393,12 @@ bool set_shares_here(Context& context, Gpu& gpu) {
     set(account, account.active ? share_at(level, claim_of(account)) : idle.of(account));
     demand += account.active ? account.quota : 0;
   });
-  if (quota.left_settles) {
-    each_of(quota.left.all(), [&](Account& account) { set(account, idle.of(account)); });
-  }
   quota.shares_known = true;
   quota.most_of_idle = windowed ? std::nullopt : idle.most();
+  if (quota.left.settles) {
+    note_most_of_idle(context.config(), gpu);
+    each_of(quota.left.looked_at, [&](Account& account) { set(account, idle.of(account)); });
+  }
   quota.scaled_as_noted = quota.scale_noted == kWholeGpu;
   if (!quota.scaled_as_noted) note_scale(context, gpu);
   quota.changes.counted.reset();
@@ -410,7 +419,8 @@ bool set_shares_of_left(const Config& config, Gpu& gpu) {
   if (!quota.most_of_idle || is_windowed(config, gpu)) return false;
   const int64_t most = *quota.most_of_idle;
   bool all = true;
-  each_of(quota.left.all(), [&](Account& account) {
+  note_most_of_idle(config, gpu);
+  each_of(quota.left.looked_at, [&](Account& account) {
     all &= account.limit.reserved == 0;
     account.quota = std::min(account.limit.ceiling_rate(), most);
   });
@@ -427,7 +437,7 @@ void settle_shares(Context& context, const Gpus& gpus) {
     if ((!gpu.quota.limited && context.state.core_limits.empty()) || gpu.quota.behind != nullptr) continue;
     look_at_tenants(context, gpu);
     const bool known = context.state.gangs.empty() && gpu.quota.shares_known;
-    if (known && (!gpu.quota.left_settles || set_shares_of_left(context.config(), gpu))) {  // else all are worked out anew
+    if (known && (!gpu.quota.left.settles || set_shares_of_left(context.config(), gpu))) {  // else all are worked out anew
       if (!gpu.quota.scaled_as_noted && context.config().scheduling_mode.scales) note_scale(context, gpu);
       continue;
     }

@@ -70,8 +70,6 @@ Duration worth_of(const Config& config, Duration swap_cost) {
   return std::min(switch_time(config, swap_cost), swap_cost * config.switch_time_multiplier);
 }
 
-constexpr Duration kHalfBandLeast = kSliceMin / 100 / 2;  // half_band() of the shortest slice and the highest ceiling
-
 Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) { return Slices(config, gpu).of(account); }
 
 // ---- how things stand ----
@@ -305,7 +303,7 @@ void watch_quota_of(Context& context, Gpu& gpu, const Account& account, const Ex
   const Duration band = windowed ? 0 : half_band(config, gpu, account, account.quota);
   if (account.yields) {
     if (waits(account)) context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
-  } else if (account.slice.runs && stays(account) && gpu.quota.accounts.size() + gpu.quota.left.size() > 1) {
+  } else if (account.slice.runs && stays(account) && gpu.quota.accounts.size() + gpu.quota.left.accounts.size() > 1) {
     const int64_t rate = billed - (windowed ? 0 : account.quota);
     const bool above = account.balance <= -band;
     if (above || rate > 0)
@@ -444,7 +442,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   choose_mode(context, gpu);
   if (!quota.limited) {
     set_owner(quota, nullptr);
-    for (auto* accounts : {&quota.accounts, &quota.left}) {
+    for (auto* accounts : {&quota.accounts, &quota.left.accounts}) {
       for (Account& account : *accounts) account.throttled = account.yields = account.slice.runs = account.seen.runs = false;
     }
     quota.changes.runs.clear();
@@ -471,11 +469,12 @@ static void settle_all(Context& context, Gpu& gpu) {
     hold_to_quota(context, gpu, account, is_exclusive, *others, at_once);
   };
   for (Account* account : held) hold_if_above(*account, looks);
-  if (quota.left_settles) {
-    each_of(quota.left.all(), [&](Account& account) {
+  if (quota.left.settles) {
+    each_of(quota.left.looked_at, [&](Account& account) {
       if (is_at_ceiling(account)) hold_to_ceiling(context, gpu, account, true);
       hold_if_above(account, true);
     });
+    let_left_rest(context.config(), quota);
   }
   hold_to_turns(context, gpu);
 }

@@ -196,7 +196,7 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
 // The counts of each tenant's clients, and the accounts' ways to them.
 std::optional<std::string> check_tenancies(const Gpu& gpu) {
   int64_t working = 0;
-  size_t accounts_here = 0;
+  size_t accounts_here = 0, rest = 0;
   for (const auto& [tenant, tenancy] : gpu.of_tenant) {
     Tenancy counted;
     for (const auto& [id, client] : tenancy.clients) {
@@ -221,11 +221,19 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
     if (account.does != (account.here == nullptr ? Doing() : account.here->does)) return "an account has lost what its clients do";
     accounts_here += account.here != nullptr;
   }
-  for (const Account& account : gpu.quota.left) {
+  for (const Account& account : gpu.quota.left.accounts) {
     if (account.here != nullptr || gpu.of_tenant.contains(account.tenant) || gpu.quota.accounts.find(account.tenant) != nullptr)
       return "an account that was left belongs to a tenant that is here";
     if (account.slice.runs || account.active) return "an account that was left is in use";
+    const auto at = gpu.quota.left.resting.find({account.last_busy, account.tenant});
+    if (account.seen.rests != (at != gpu.quota.left.resting.end())) return "an account that was left rests, or not?";
+    if (account.seen.rests && (account.throttled || account.yields || account.seen.rests_since > gpu.quota.left.times.size()))
+      return "an account that was left rests, and should not";
+    rest += account.seen.rests;
   }
+  const Left& left = gpu.quota.left;
+  if (rest != left.resting.size() || rest + left.looked_at.size() != left.accounts.size())
+    return "the accounts that rest are not all known";
   return accounts_here == gpu.quota.accounts_here ? std::nullopt : std::optional<std::string>("the number of accounts is wrong");
 }
 
@@ -407,7 +415,7 @@ Broken check_contention(const State& state, const Gpu& gpu) {
 bool knows_accounts_without_clients(const State& state) {
   std::ptrdiff_t away = 0;
   for (const auto& [id, gpu] : state.gpus) {
-    for (const Accounts* accounts : {&gpu.quota.accounts, &gpu.quota.left}) {
+    for (const Accounts* accounts : {&gpu.quota.accounts, &gpu.quota.left.accounts}) {
       for (const Account& account : *accounts) {
         if (account.here != nullptr) continue;
         if (!state.away.contains({account.tenant, id})) return false;

@@ -124,8 +124,8 @@ static GpuView view_of(const State& state, const Gpu& gpu) {
 static GpuView with_tenants(const State& state, const Gpu& gpu, Instant now) {
   GpuView view = view_of(state, gpu);
   for (const Account& account : gpu.quota.accounts) view.tenants.push_back(view_of(state, gpu, account, now));
-  if (gpu.quota.left.empty()) return view;
-  for (const Account& account : gpu.quota.left) view.tenants.push_back(view_of(state, gpu, account, now));
+  if (gpu.quota.left.accounts.empty()) return view;
+  for (const Account& account : gpu.quota.left.accounts) view.tenants.push_back(view_of(state, gpu, account, now));
   std::sort(view.tenants.begin(), view.tenants.end(), [](const TenantView& a, const TenantView& b) { return a.tenant < b.tenant; });
   return view;
 }
@@ -214,7 +214,7 @@ GpuView view_of_tenant(const State& state, GpuId id, TenantId tenant, Instant no
   GpuView view = view_of(state, gpu->second);
   const Quota& quota = gpu->second.quota;
   if (const Account* account = quota.accounts.find(tenant)) view.tenants.push_back(view_of(state, gpu->second, *account, now));
-  if (const Account* left = quota.left.find(tenant)) view.tenants.push_back(view_of(state, gpu->second, *left, now));
+  if (const Account* left = quota.left.accounts.find(tenant)) view.tenants.push_back(view_of(state, gpu->second, *left, now));
   return view;
 }
 
