@@ -254,8 +254,10 @@ using Commands = std::vector<std::pair<const CLI::App*, std::function<int()>>>;
 void add_status(CLI::App& app, Commands& commands) {
   const auto json = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("status", "GPUs, tenants and clients as the scheduler sees them");
+  const auto wide = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "the scheduler's own report, one line of JSON");
-  commands.emplace_back(command, [json] { return nvshare::cli::status_command(*json); });
+  command->add_flag("--wide", *wide, "all columns, however narrow the terminal; into a pipe or a file that is so without it");
+  commands.emplace_back(command, [json, wide] { return nvshare::cli::status_command(*json, *wide); });
 }
 
 void add_top(CLI::App& app, Commands& commands) {
@@ -265,9 +267,9 @@ void add_top(CLI::App& app, Commands& commands) {
       ->option_text("SECONDS")
       ->check(between("FLOAT", 0.1, 3600));
   command->add_flag("--once", top->once, "one picture as text, for scripts and logs");
-  command->add_option("--columns", top->columns, "width of that picture, 60 to 1000; the terminal's by default, else 120")
+  command->add_option("--columns", top->columns, "width of that picture, 40 to 1000; the terminal's by default, else 120")
       ->option_text("NUMBER")
-      ->check(between("INT", 60, 1000));
+      ->check(between("INT", 40, 1000));
   command->add_flag("!--no-colour,!--no-color", top->colour, "without colours (NO_COLOR does the same)");
   commands.emplace_back(command, [top] { return nvshare::cli::top::top_command(*top); });
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cli/units.h"
+#include "protocol/short_names.h"
 
 namespace nvshare::cli {
 namespace {
@@ -42,13 +43,14 @@ std::string use_of(const StatusReport& status, size_t index) {
 }  // namespace
 
 std::vector<uint64_t> tenants_named(const StatusReport& status, const std::string& name) {
-  std::vector<uint64_t> ids;
+  std::vector<uint64_t> ids, shortened;
   for (const TenantReport& tenant : status.tenants) {
     const bool is_job = tenant.job != 0 && name == "job=" + std::to_string(tenant.job);
     if (std::to_string(tenant.id) == name || is_job) return {tenant.id};  // whatever others call themselves
     if (tenant.name == name && !name.starts_with("job=")) ids.push_back(tenant.id);
+    if (protocol::is_short_name(tenant.kind, tenant.name, name)) shortened.push_back(tenant.id);
   }
-  return ids;
+  return ids.empty() ? shortened : ids;
 }
 
 bool has_ended(const StatusReport& status, uint64_t tenant) {

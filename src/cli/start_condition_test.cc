@@ -87,6 +87,10 @@ TEST(StartCondition, TenantsAreFoundByNameIdOrJob) {
   EXPECT_EQ(tenants_named(status, "9"), std::vector<uint64_t>{9});
   EXPECT_EQ(tenants_named(status, "job=42"), std::vector<uint64_t>{3});
   EXPECT_TRUE(tenants_named(status, "job=43").empty()) << "there is no such job";
+  add_tenant(status, 12, "d8269d69ea8bcd1e1e03", "container", 1);
+  add_tenant(status, 13, "d8269d69ea8bffff", "run", 1);
+  EXPECT_EQ(tenants_named(status, "d8269d69ea8b"), std::vector<uint64_t>{12}) << "as docker ps shows it";
+  EXPECT_TRUE(tenants_named(status, "d8269d69ea8").empty());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "cli/columns.h"
 #include "cli/own_client.h"
 #include "cli/scheduler_link.h"
 #include "cli/status_view.h"
@@ -22,7 +23,7 @@ Result<std::string> status_line(SchedulerLink& link, bool json) {
 
 }  // namespace
 
-int status_command(bool json) {
+int status_command(bool json, bool wide) {
   auto fail = [](const char* why) {
     fmt::print(stderr, "nvsharectl: {}\n", why);
     return 1;
@@ -37,7 +38,7 @@ int status_command(bool json) {
   if (json) {
     fmt::print("{}\n", *line);
   } else {
-    fmt::print("{}", draw_status(*status));
+    fmt::print("{}", draw_status(*status, wide ? 0 : columns_of_output()));
   }
   return 0;
 }

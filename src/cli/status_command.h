@@ -3,7 +3,7 @@
 
 namespace nvshare::cli {
 
-// 0, or 1 when no scheduler answers (said on stderr).
-int status_command(bool json);
+// 0, or 1 when no scheduler answers (said on stderr). `wide`: all columns, whatever the terminal has room for.
+int status_command(bool json, bool wide);
 
 }  // namespace nvshare::cli

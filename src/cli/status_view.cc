@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <sstream>
 
 #include "cli/columns.h"
 #include "cli/table.h"
@@ -29,20 +31,40 @@ std::string in_table(const std::string& name) {
   return shortened(name, kColumns);
 }
 
-std::string gpu_table(const StatusReport& status) {
+// What it is drawn for: so many columns of a terminal (0: as wide as it is), and the titles of what they have no room for.
+struct Page {
+  size_t columns = 0;
+  std::vector<std::string> left_out;
+
+  std::string drawn(const Table& table) { return table.draw_within(columns, left_out); }
+};
+
+// Lines, those that are too long for the page in several.
+std::string folded(const std::string& lines, const Page& page) {
+  constexpr size_t kIndent = 2;
+  std::string out;
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) {
+    const bool fits = page.columns <= kIndent || width_of(line) <= page.columns;
+    out += (fits ? line : wrapped(line, page.columns - kIndent, kIndent)) + "\n";
+  }
+  return out;
+}
+
+std::string gpu_table(const StatusReport& status, Page& page) {
   Table table({{"GPU"},
-               {"NAME"},
+               {"NAME", Align::kLeft, 0, true},
                {"MEMORY", Align::kRight},
-               {"RESIDENT", Align::kRight},
-               {"SWAPPED", Align::kRight},
-               {"FOREIGN", Align::kRight},
-               {"OVERHEAD", Align::kRight},
-               {"SAFE LIMIT", Align::kRight},
-               {"CLIENTS", Align::kRight},
-               {"SWITCHES", Align::kRight},
-               {"SWITCH TIME", Align::kRight},
-               {"OUT", Align::kRight},
-               {"IN", Align::kRight}});
+               {"RESIDENT", Align::kRight, 1},
+               {"SWAPPED", Align::kRight, 2},
+               {"FOREIGN", Align::kRight, 4},
+               {"OVERHEAD", Align::kRight, 6},
+               {"SAFE LIMIT", Align::kRight, 5},
+               {"CLIENTS", Align::kRight, 3},
+               {"SWITCHES", Align::kRight, 7},
+               {"SWITCH TIME", Align::kRight, 8},
+               {"OUT", Align::kRight, 9},
+               {"IN", Align::kRight, 10}});
   for (size_t i = 0; i < status.gpus.size(); ++i) {
     const GpuReport& gpu = status.gpus[i];
     int64_t resident = 0;
@@ -60,7 +82,7 @@ std::string gpu_table(const StatusReport& status) {
                std::to_string(clients), std::to_string(gpu.switches), is_sized ? format_duration(gpu.switch_time_ns) : "-",
                bandwidth_of(gpu.bandwidth_out), bandwidth_of(gpu.bandwidth_in)});
   }
-  return table.draw();
+  return page.drawn(table);
 }
 
 // "0", or "0 1, together" when its turns are on these at the same time.
@@ -91,14 +113,14 @@ std::string name_of(const TenantReport& tenant) {
   return fmt::format("{} ({}, {})", tenant.name, tenant.user, tenant.partition);
 }
 
-std::string tenant_table(const StatusReport& status) {
+std::string tenant_table(const StatusReport& status, Page& page) {
   Table table({{"TENANT", Align::kRight},
-               {"NAME"},
-               {"KIND"},
-               {"MEMORY LIMIT", Align::kRight},
-               {"PRIORITY", Align::kRight},
-               {"CLIENTS", Align::kRight},
-               {"GPUS"}});
+               {"NAME", Align::kLeft, 0, true},
+               {"KIND", Align::kLeft, 2, true},
+               {"MEMORY LIMIT", Align::kRight, 1},
+               {"PRIORITY", Align::kRight, 4},
+               {"CLIENTS", Align::kRight, 5},
+               {"GPUS", Align::kLeft, 3}});
   for (const TenantReport& tenant : status.tenants) {
     const auto now =
         std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
@@ -108,7 +130,7 @@ std::string tenant_table(const StatusReport& status) {
                    (tenant.turn_most_ns == 0 ? "" : fmt::format(", turns of {} s", tenant.turn_most_ns / 1'000'000'000)),
                limit_of(tenant), std::to_string(tenant.priority), std::to_string(now), gpus_of(status, tenant)});
   }
-  return table.draw();
+  return page.drawn(table);
 }
 
 // Whose memory the client's swapped bytes may lie in.
@@ -124,24 +146,38 @@ std::string mps_of(const ClientReport& client) {
   return ", under MPS" + (client.mps_group.empty() ? "" : fmt::format(" ({})", client.mps_group));
 }
 
-std::string client_table(const StatusReport& status) {
-  Table table({{"GPU"},
+constexpr const char* kWaitingFor = "WAITING FOR";
+
+// In lines of their own where the table has no column for it.
+std::string waiting_lines(const StatusReport& status, Page& page) {
+  const auto column = std::find(page.left_out.begin(), page.left_out.end(), kWaitingFor);
+  if (column == page.left_out.end()) return "";
+  page.left_out.erase(column);
+  std::string out;
+  for (const ClientReport& client : status.clients) {
+    if (!client.waiting_for.empty()) out += fmt::format("{} ({}) waits for {}\n", client.program, client.pid, client.waiting_for);
+  }
+  return folded(out, page);
+}
+
+std::string client_table(const StatusReport& status, Page& page) {
+  Table table({{"GPU", Align::kLeft, 4},
                {"PID", Align::kRight},
                {"PROGRAM"},
-               {"TENANT"},
-               {"STATE"},
-               {"SINCE", Align::kRight},
-               {"RESIDENT", Align::kRight},
-               {"SWAPPED", Align::kRight},
-               {"ALLOCATED", Align::kRight},
-               {"HOST", Align::kRight},
-               {"UNSWAPPABLE", Align::kRight},
-               {"OVERHEAD", Align::kRight},
-               {"LIMIT", Align::kRight},
-               {"TURNS", Align::kRight},
-               {"TIME USED", Align::kRight},
-               {"WAITED", Align::kRight},
-               {"WAITING FOR"}});
+               {"TENANT", Align::kLeft, 3, true},
+               {"STATE", Align::kLeft, 0, true},
+               {"SINCE", Align::kRight, 5},
+               {"RESIDENT", Align::kRight, 1},
+               {"SWAPPED", Align::kRight, 2},
+               {"ALLOCATED", Align::kRight, 8},
+               {"HOST", Align::kRight, 11},
+               {"UNSWAPPABLE", Align::kRight, 12},
+               {"OVERHEAD", Align::kRight, 13},
+               {"LIMIT", Align::kRight, 6},
+               {"TURNS", Align::kRight, 9},
+               {"TIME USED", Align::kRight, 10},
+               {"WAITED", Align::kRight, 7},
+               {kWaitingFor, Align::kLeft, 14}});
   for (size_t i = 0; i < status.gpus.size(); ++i) {
     for (const ClientReport& client : status.clients) {
       if (client.gpu != status.gpus[i].uuid) continue;
@@ -157,7 +193,8 @@ std::string client_table(const StatusReport& status) {
                  client.waiting_for});
     }
   }
-  return table.draw();
+  std::string out = page.drawn(table);
+  return out + waiting_lines(status, page);
 }
 
 std::string keeps_lines(const StatusReport& status) {
@@ -229,19 +266,19 @@ static std::string nvml_share_of(const protocol::admin::ComputeReport& compute) 
 }
 
 // What programs use of a GPU's time: only where a compute limit applies.
-static std::string compute_table(const StatusReport& status) {
-  Table table({{"GPU"},
-               {"TIME SHARED"},
-               {"TENANT"},
-               {"CORE LIMIT", Align::kRight},
-               {"RESERVED", Align::kRight},
-               {"IN FORCE", Align::kRight},
-               {"LAST WINDOW", Align::kRight},
+static std::string compute_table(const StatusReport& status, Page& page) {
+  Table table({{"GPU", Align::kLeft, 2},
+               {"TIME SHARED", Align::kLeft, 7},
+               {"TENANT", Align::kLeft, 0, true},
+               {"CORE LIMIT", Align::kRight, 1},
+               {"RESERVED", Align::kRight, 4},
+               {"IN FORCE", Align::kRight, 5},
+               {"LAST WINDOW", Align::kRight, 6},
                {"SHARE", Align::kRight},
-               {"BY NVML", Align::kRight},
-               {"THROTTLED", Align::kRight},
-               {"DEBT", Align::kRight},
-               {"NOW"}});
+               {"BY NVML", Align::kRight, 9},
+               {"THROTTLED", Align::kRight, 8},
+               {"DEBT", Align::kRight, 10},
+               {"NOW", Align::kLeft, 3}});
   bool any = false;
   for (size_t i = 0; i < status.gpus.size(); ++i) {
     for (const TenantReport& tenant : status.tenants) {
@@ -260,7 +297,12 @@ static std::string compute_table(const StatusReport& status) {
       }
     }
   }
-  std::string out = any ? table.draw() : std::string();
+  return any ? page.drawn(table) : std::string();
+}
+
+// `any`: there is a table above.
+static std::string compute_lines(const StatusReport& status, bool any) {
+  std::string out;
   for (size_t i = 0; i < status.gpus.size(); ++i) {
     const GpuReport& gpu = status.gpus[i];
     if (gpu.sharing_percent == 0) continue;  // not measured
@@ -283,12 +325,17 @@ static std::string compute_table(const StatusReport& status) {
 }
 
 // What the scheduler tells those that are neither root nor its user.
-static std::string draw_own(const StatusReport& status) {
-  std::string out = fmt::format("nvshare-scheduler {} in {}, up {}: what is yours; all of it is for root and the scheduler's user\n",
-                                status.version, status.runtime_dir, format_duration(status.uptime_ns));
+static std::string draw_own(const StatusReport& status, Page& page) {
+  std::string out = folded(fmt::format("nvshare-scheduler {} in {}, up {}: what is yours; all of it is for root and the scheduler's user\n",
+                                       status.version, status.runtime_dir, format_duration(status.uptime_ns)),
+                           page);
   if (status.clients.empty()) out += "\nNone of your programs uses a GPU.\n";
   if (!status.gpus.empty()) {
-    Table table({{"GPU"}, {"NAME"}, {"MEMORY", Align::kRight}, {"YOURS RESIDENT", Align::kRight}, {"YOURS SWAPPED", Align::kRight}});
+    Table table({{"GPU"},
+                 {"NAME", Align::kLeft, 0, true},
+                 {"MEMORY", Align::kRight},
+                 {"YOURS RESIDENT", Align::kRight, 1},
+                 {"YOURS SWAPPED", Align::kRight, 2}});
     for (size_t i = 0; i < status.gpus.size(); ++i) {
       int64_t resident = 0;
       int64_t swapped = 0;
@@ -299,27 +346,38 @@ static std::string draw_own(const StatusReport& status) {
       }
       table.add({std::to_string(i), status.gpus[i].name, bytes_of(status.gpus[i].total), bytes_of(resident), bytes_of(swapped)});
     }
-    out += "\n" + table.draw();
+    out += "\n" + page.drawn(table);
   }
-  if (!status.tenants.empty()) out += "\n" + tenant_table(status);
-  if (!status.clients.empty()) out += "\n" + client_table(status);
-  return out + keeps_lines(status) + library_lines(status);
+  if (!status.tenants.empty()) out += "\n" + tenant_table(status, page);
+  if (!status.clients.empty()) out += "\n" + client_table(status, page);
+  return out + folded(keeps_lines(status) + library_lines(status), page);
 }
 
-std::string draw_status(const StatusReport& status) {
-  if (status.own) return draw_own(status);
+static std::string draw_all(const StatusReport& status, Page& page) {
   std::string out =
-      fmt::format("nvshare-scheduler {} in {}, pid {}, up {}, switch time {}{}\n", status.version, status.runtime_dir, status.pid,
-                  format_duration(status.uptime_ns), status.switch_time_mode, status.nvml ? "" : ", without NVML");
-  out += host_lines(status);
-  out += status.gpus.empty() ? "\nNo GPU is known yet: none was reported by NVML or a client.\n" : "\n" + gpu_table(status);
-  if (!status.tenants.empty()) out += "\n" + tenant_table(status);
-  if (const std::string compute = compute_table(status); !compute.empty()) out += "\n" + compute;
-  out += status.clients.empty() ? "\nNo clients.\n" : "\n" + client_table(status);
-  out += keeps_lines(status);
-  out += mps_lines(status);
-  out += library_lines(status);
-  return out;
+      folded(fmt::format("nvshare-scheduler {} in {}, pid {}, up {}, switch time {}{}\n", status.version, status.runtime_dir, status.pid,
+                         format_duration(status.uptime_ns), status.switch_time_mode, status.nvml ? "" : ", without NVML") +
+                 host_lines(status),
+             page);
+  out += status.gpus.empty() ? "\nNo GPU is known yet: none was reported by NVML or a client.\n" : "\n" + gpu_table(status, page);
+  if (!status.tenants.empty()) out += "\n" + tenant_table(status, page);
+  std::string compute = compute_table(status, page);
+  compute += folded(compute_lines(status, !compute.empty()), page);
+  if (!compute.empty()) out += "\n" + compute;
+  out += status.clients.empty() ? "\nNo clients.\n" : "\n" + client_table(status, page);
+  return out + folded(keeps_lines(status) + mps_lines(status) + library_lines(status), page);
+}
+
+std::string draw_status(const StatusReport& status, size_t columns) {
+  Page page{columns, {}};
+  const std::string out = status.own ? draw_own(status, page) : draw_all(status, page);
+  if (page.left_out.empty()) return out;
+  std::string titles;
+  std::set<std::string> told;
+  for (const std::string& title : page.left_out) {
+    if (told.insert(title).second) titles += (titles.empty() ? "" : ", ") + title;
+  }
+  return out + "\n" + folded(fmt::format("Not shown in {} columns: {}. All of it: nvsharectl status --wide\n", columns, titles), page);
 }
 
 }  // namespace nvshare::cli

@@ -149,6 +149,28 @@ TEST(StatusView, SaysWhichWayOfSharingWasMeasuredToBeBetter) {
             "GPU 0: programs share it in turns, as measured: 111 % of the work that they get done together");
 }
 
+TEST(StatusView, FitsTheTerminalAndSaysWhatItHasNoRoomFor) {
+  StatusReport status = example();
+  status.tenants[0].name = std::string(300, 'y');
+  status.gpus[0].sharing_percent = 111;
+  status.gpus[0].compute_mode = "exact";
+  status.tenants[0].compute.push_back({.gpu = "GPU-1"});
+  status.clients[0].keeps_memory = "it called a function of a driver that is newer than nvshare: cuSomething";
+  for (const size_t columns : {40, 60, 80, 100, 120}) {
+    const std::string text = draw_status(status, columns);
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), columns) << line << " in:\n" << text;
+    EXPECT_NE(text.find("4712"), std::string::npos) << text;
+    EXPECT_NE(text.find("running"), std::string::npos) << text;
+    EXPECT_NE(text.find("waits for memory:"), std::string::npos) << text;
+    EXPECT_NE(text.find(std::to_string(columns) + " columns: "), std::string::npos) << text;
+    EXPECT_NE(text.find("--wide"), std::string::npos) << text;
+  }
+  EXPECT_NE(line_with(draw_status(status, 80), "4712").find("384 MiB"), std::string::npos) << draw_status(status, 80);
+  EXPECT_EQ(draw_status(status, 1000), draw_status(status)) << "all of it fits";
+  EXPECT_EQ(draw_status(status).find("Not shown"), std::string::npos);
+}
+
 TEST(StatusView, AnEmptySchedulerIsSaidInWords) {
   const std::string text = draw_status(StatusReport{});
   EXPECT_NE(text.find("No GPU is known yet"), std::string::npos);

@@ -39,6 +39,18 @@ TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_EQ(wait_for_end(start({"--version"})), 0);
 }
 
+TEST_F(ProgramTest, ASecondOneSaysWhichRunsAndWhatToDo) {
+  const pid_t first = start({});
+  ASSERT_NE(ask(R"({"request":"status"})"), "");
+  EXPECT_EQ(wait_for_end(start({})), 1);
+  const std::string pid = std::to_string(first);
+  for (const std::string& part : {"(pid " + pid + ")", "'kill " + pid + "'", std::string("(--runtime-dir)")}) {
+    EXPECT_NE(said().find(part), std::string::npos) << said();
+  }
+  kill(first, SIGTERM);
+  EXPECT_EQ(wait_for_end(first), 0);
+}
+
 // Whoever connects would be taken for another process, of another tenant perhaps.
 TEST_F(ProgramTest, AProcOfAnotherPidNamespaceIsRefused) {
   const auto in_a_namespace = [] {

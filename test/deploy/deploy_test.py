@@ -6,8 +6,10 @@
 A schema here lists every field that we use: Kubernetes ignores a misspelt field or refuses it only at install time, this test refuses it now.
 """
 import argparse
+import fcntl
 import importlib.util
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -704,6 +706,20 @@ class Deploy(unittest.TestCase):
             (DEPLOY / "nvshare.yaml").read_text(encoding="utf-8"), wanted,
             "make it anew: tools/render-chart.py --set createNamespace=true --output deploy/nvshare.yaml",
         )
+
+    def test_removing_the_package_leaves_what_a_scheduler_still_serves(self):
+        with tempfile.TemporaryDirectory() as root:
+            served = pathlib.Path(root, "run/nvshare")
+            served.mkdir(parents=True)
+            remove = lambda: subprocess.run(["sh", str(DEPLOY / "packaging/postrm"), "remove"], env={**os.environ, "DPKG_ROOT": root}, capture_output=True, text=True)
+            with (served / "scheduler.lock").open("w") as lock:
+                lock.write("4711\n")
+                lock.flush()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                left = remove()
+            self.assertEqual((left.returncode, served.exists()), (0, True), left.stderr)
+            self.assertIn("'kill 4711' ends it", left.stderr)
+            self.assertEqual((remove().returncode, served.exists()), (0, False))
 
     def test_large_numbers_are_written_out(self):
         text = render_chart.render({"scheduler": {"connectionsPerTenant": 1_000_000, "connectionsPerUser": 1_000_000}})

@@ -63,14 +63,16 @@ void Line::fill_to(size_t column, Style style) {
 
 void Line::cut(size_t columns) {
   if (columns_ <= columns) return;
-  size_t left = columns;
+  const size_t dots = columns < 4 ? 0 : 2;
+  size_t left = columns - dots;
   size_t kept = 0;
   for (; kept < spans_.size() && left > 0; ++kept) {
     spans_[kept].text = first_columns(spans_[kept].text, left);
     left -= width_of(spans_[kept].text);
   }
   spans_.resize(kept);
-  columns_ = columns - left;
+  columns_ = columns - dots - left;
+  if (dots > 0) add(std::string(dots + left, '.'), spans_.empty() ? Style::kPlain : spans_.back().style);
 }
 
 std::string Line::text() const {

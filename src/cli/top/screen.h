@@ -38,7 +38,7 @@ class Line {
   void add(const std::string& text, Style style = Style::kPlain);
   // Blanks up to column `column`.
   void fill_to(size_t column, Style style = Style::kPlain);
-  // Cuts what lies past `columns`.
+  // Cuts what lies past `columns`; the last two are dots then.
   void cut(size_t columns);
 
   size_t columns() const { return columns_; }

@@ -137,6 +137,50 @@ q leave  ? keys  s sort: GPU  / filter  m c r p: limits, priority  z pause
 )");
 }
 
+TEST(Top, PictureOf40Columns) {
+  const History history = watched();
+  Ui ui;
+  ui.selected = 3;
+  EXPECT_EQ("\n" + text_of(draw(history.model(), ui, 40, 17)), R"(
+nvshare 1.2.3  3 clients, 1 waiting
+GPU 0 NVIDIA H200  out 6 GiB/s  in 0 B/s
+  on GPU  [aaab+#] 92 GiB of 140 GiB
+  in host [ccc   ] 72 GiB swapped
+  turns   [ acc~.] last 5 s
+  1 waits; runs since 8.2 s: train (py..
+
+  PROGRAM        PID STATE       ON GPU
+a python3       4701 running     60 GiB
+b ipython       4702 idle        20 GiB
+c python3       4703 waiting        0 B
+sweep-of-learning-rates
+  memory 80 GiB, core none; priority
+  0; 0 turns, ran 0 s, waited 0 s
+waits for memory: python3 (4701,
+  train) has the GPU
+q leave  ? keys  s sort: GPU  / filter
+)");
+  EXPECT_EQ(text_of(draw(history.model(), ui, 25, 3)), "top needs 40 columns,\nhere are 25; q leaves\n\n");
+}
+
+TEST(Top, ALongTimeIsShownByItsFirstUnit) {
+  StatusReport status = example();
+  status.clients[0].since_ns = 269'000'000'000;
+  History history(300, 1);
+  history.add(status, 1);
+  EXPECT_NE(text_of(draw(history.model(), Ui(), 80, 0)).find("running      4 min   60 GiB"), std::string::npos)
+      << text_of(draw(history.model(), Ui(), 80, 0));
+}
+
+TEST(Top, OfAPromptThatIsTooLongTheEndIsShown) {
+  Ui ui;
+  ui.prompt = Ui::Prompt::kMemory;
+  ui.prompt_tenant = 9;
+  ui.typed = "12345Mi";
+  EXPECT_NE(text_of(draw(watched().model(), ui, 40, 17)).find("(such as 8Gi, or none): 12345Mi_\n"), std::string::npos)
+      << text_of(draw(watched().model(), ui, 40, 17));
+}
+
 TEST(Top, NoLineIsWiderOrLowerThanTheScreen) {
   StatusReport status = example();
   status.tenants[0].name = "n\xc3\xa4me with a very long text \033[31m that goes on and on and on and on and on";

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "cli/columns.h"
 #include "cli/units.h"
@@ -16,7 +17,9 @@ using protocol::admin::ClientReport;
 constexpr char kForeign = '#';
 constexpr char kOverhead = '+';
 constexpr char kFree = '.';
-constexpr size_t kWide = 110;           // from here on there are more columns
+constexpr size_t kNarrowest = 40;       // of fewer columns nothing is made
+constexpr size_t kRoomy = 60;           // from here on lines are whole sentences,
+constexpr size_t kWide = 110;           // and from here on there are all columns
 constexpr size_t kLinesOfGpu = 5;       // in full
 constexpr size_t kLinesKeptMax = 4096;  // also of clients that have left
 constexpr size_t kReasonColumns = 12;   // less is not worth a column
@@ -85,11 +88,11 @@ std::string host_bar(const GpuPanel& gpu, size_t columns) {
 
 std::string rate_of(const std::optional<double>& rate) { return rate ? bytes_of(static_cast<int64_t>(*rate)) + "/s" : std::string("-"); }
 
-std::string turns_of(const GpuPanel& gpu) {
+std::string turns_of(const GpuPanel& gpu, size_t width) {
   if (gpu.running.empty()) return gpu.waiting > 0 ? fmt::format("nobody runs, {} wait", gpu.waiting) : "nobody runs";
-  const std::string waits = gpu.waiting == 0 ? std::string()
-                                             : fmt::format("{} wait{}, turns of {}; ", gpu.waiting, gpu.waiting == 1 ? "s" : "",
-                                                           format_duration(gpu.report.switch_time_ns));
+  const std::string turns = width < kRoomy ? std::string() : ", turns of " + format_duration(gpu.report.switch_time_ns);
+  const std::string waits =
+      gpu.waiting == 0 ? std::string() : fmt::format("{} wait{}{}; ", gpu.waiting, gpu.waiting == 1 ? "s" : "", turns);
   return waits + fmt::format("runs since {}: {}", format_duration(gpu.running_since_ns), gpu.running);
 }
 
@@ -107,9 +110,10 @@ std::string span_of(const Model& model, size_t marks) {
 
 void draw_gpu(Screen& screen, const Model& model, const GpuPanel& gpu, size_t width) {
   const size_t bar = width - 34;
-  Line head(fmt::format("GPU {} ", gpu.index), Style::kTitle);
-  head.add(gpu.report.name + (gpu.report.told ? " (configured smaller)" : ""), Style::kTitle);
-  const std::string traffic = fmt::format("swap out {}  in {}", rate_of(gpu.out_rate), rate_of(gpu.in_rate));
+  const std::string traffic = fmt::format("{}out {}  in {}", width < kRoomy ? "" : "swap ", rate_of(gpu.out_rate), rate_of(gpu.in_rate));
+  Line head(shortened(fmt::format("GPU {} {}{}", gpu.index, gpu.report.name, gpu.report.told ? " (configured smaller)" : ""),
+                      width - std::min(width, width_of(traffic) + 1)),
+            Style::kTitle);
   head.fill_to(width > width_of(traffic) ? width - width_of(traffic) : 0);
   head.add(traffic);
   screen.push_back(std::move(head));
@@ -121,15 +125,16 @@ void draw_gpu(Screen& screen, const Model& model, const GpuPanel& gpu, size_t wi
     const std::string shown = gpu.strip.size() > bar ? gpu.strip.substr(gpu.strip.size() - bar) : gpu.strip;
     add_bar_line(screen, "turns", std::string(bar - shown.size(), ' ') + shown, fmt::format("last {}", span_of(model, shown.size())));
   }
-  screen.push_back(Line("  " + turns_of(gpu)));
+  screen.push_back(Line("  " + turns_of(gpu, width)));
 }
 
 void draw_gpu_short(Screen& screen, const GpuPanel& gpu, size_t width) {
   Line line(fmt::format("GPU {:<2}[", gpu.index));
   const size_t bar = width > 70 ? width - 60 : 10;
   add_marks(line, memory_bar(gpu, bar));
-  line.add(fmt::format("] {} of {}, {} swapped, {} wait", bytes_of(gpu.resident + gpu.report.foreign), bytes_of(gpu.report.total),
-                       bytes_of(gpu.swapped), gpu.waiting));
+  line.add(fmt::format("] {} of {}", bytes_of(gpu.resident + gpu.report.foreign), bytes_of(gpu.report.total)));
+  const std::string more = fmt::format(", {} swapped, {} wait", bytes_of(gpu.swapped), gpu.waiting);
+  if (line.columns() + more.size() <= width) line.add(more);
   screen.push_back(std::move(line));
 }
 
@@ -138,32 +143,39 @@ std::string share_of(const Row& row) {
   return row.share ? fmt::format("{:.0f}/{}", *row.share, limit) : limit;
 }
 
+// Where there are 8 columns: "4 min" of "4 min 29 s".
+std::string in_short(int64_t nanoseconds) {
+  std::string text = format_duration(nanoseconds);
+  if (text.size() > 8) text.resize(text.find(' ', text.find(' ') + 1));
+  return text;
+}
+
 struct Column {
   const char* title;
   size_t columns;
   bool right;
-  bool wide;  // only on a wide screen
+  size_t from;  // columns of the screen on which there is room for it: so many have all that is shown there
   std::string (*cell)(const Row&);
 };
 
 constexpr Column kColumns[] = {
-    {"", 1, false, false, [](const Row& row) { return std::string(1, row.letter); }},
-    {"TENANT", 11, false, false, [](const Row& row) { return row.tenant; }},
-    {"PROGRAM", 10, false, false, [](const Row& row) { return row.client.program; }},
-    {"PID", 7, true, false, [](const Row& row) { return std::to_string(row.client.pid); }},
-    {"GPU", 3, true, false, [](const Row& row) { return std::to_string(row.gpu); }},
-    {"STATE", 9, false, false,
+    {"", 1, false, 0, [](const Row& row) { return std::string(1, row.letter); }},
+    {"TENANT", 11, false, 60, [](const Row& row) { return row.tenant; }},
+    {"PROGRAM", 10, false, 0, [](const Row& row) { return row.client.program; }},
+    {"PID", 7, true, 0, [](const Row& row) { return std::to_string(row.client.pid); }},
+    {"GPU", 3, true, 64, [](const Row& row) { return std::to_string(row.gpu); }},
+    {"STATE", 9, false, 0,
      [](const Row& row) {
        return row.suspended && row.client.state == "idle"      ? "held"
               : row.throttled && row.client.state == "waiting" ? "throttled"
                                                                : row.client.state;
      }},
-    {"SINCE", 8, true, false, [](const Row& row) { return format_duration(row.client.since_ns); }},
-    {"ON GPU", 8, true, false, [](const Row& row) { return bytes_of(row.client.resident); }},
-    {"SWAPPED", 8, true, false, [](const Row& row) { return bytes_of(row.client.swapped); }},
-    {"LIMIT", 8, true, true, [](const Row& row) { return row.memory_limit > 0 ? bytes_of(row.memory_limit) : "none"; }},
-    {"SHARE/LIMIT", 11, true, true, [](const Row& row) { return share_of(row); }},
-    {"PRIO", 4, true, true, [](const Row& row) { return std::to_string(row.priority); }},
+    {"SINCE", 8, true, 73, [](const Row& row) { return in_short(row.client.since_ns); }},
+    {"ON GPU", 8, true, 0, [](const Row& row) { return bytes_of(row.client.resident); }},
+    {"SWAPPED", 8, true, 48, [](const Row& row) { return bytes_of(row.client.swapped); }},
+    {"LIMIT", 8, true, kWide, [](const Row& row) { return row.memory_limit > 0 ? bytes_of(row.memory_limit) : "none"; }},
+    {"SHARE/LIMIT", 11, true, kWide, [](const Row& row) { return share_of(row); }},
+    {"PRIO", 4, true, kWide, [](const Row& row) { return std::to_string(row.priority); }},
 };
 
 std::string cell_text(const Column& column, const std::string& text) {
@@ -176,7 +188,7 @@ Line line_of(const Row* row, bool selected, size_t width) {
   const Style base = row == nullptr ? Style::kHeading : selected ? Style::kSelected : Style::kPlain;
   Line line;
   for (const Column& column : kColumns) {
-    if (column.wide && width < kWide) continue;
+    if (width < column.from) continue;
     if (line.columns() > 0) line.add(" ", base);
     const std::string text = row != nullptr ? column.cell(*row) : column.title;
     Style style = base;
@@ -191,6 +203,12 @@ Line line_of(const Row* row, bool selected, size_t width) {
   return line;
 }
 
+// In as many lines as it takes.
+void add_wrapped(Screen& screen, const std::string& text, size_t width, size_t indent, Style style = Style::kPlain) {
+  std::istringstream lines(width_of(text) <= width ? text : wrapped(text, width - indent, indent));
+  for (std::string line; std::getline(lines, line);) screen.push_back(Line(line, style));
+}
+
 // What the row has no columns for.
 void draw_details(Screen& screen, const Row& row, size_t width) {
   const std::string figures = fmt::format("memory {}, core {}{}; priority {}; {} turn{}, ran {}, waited {}",
@@ -200,8 +218,8 @@ void draw_details(Screen& screen, const Row& row, size_t width) {
                                           format_duration(row.client.time_running_ns), format_duration(row.client.time_waiting_ns));
   const bool fits = width_of(row.tenant) + 10 + width_of(figures) <= width;
   if (!fits) screen.push_back(Line(row.tenant, Style::kDim));
-  screen.push_back(Line(fits ? row.tenant + ": limits: " + figures : "  " + figures, Style::kDim));
-  if (!row.client.waiting_for.empty()) screen.push_back(Line("waits for " + row.client.waiting_for, Style::kWarning));
+  add_wrapped(screen, fits ? row.tenant + ": limits: " + figures : "  " + figures, width, 2, Style::kDim);
+  if (!row.client.waiting_for.empty()) add_wrapped(screen, "waits for " + row.client.waiting_for, width, 2, Style::kWarning);
 }
 
 const char* name_of(Sort sort) {
@@ -244,7 +262,8 @@ std::string prompt_text(const Ui& ui, const Model& model) {
   return "";
 }
 
-void draw_help(Screen& screen) {
+void draw_help(Screen& screen, size_t width) {
+  constexpr size_t kMeaning = 19;  // the column in which what a key does begins
   for (const char* text : {"", "Keys", "  up, down, j, k   choose a row: its limits, and what it waits for, are below",
                            "  s                sort by GPU, memory, swapped, time waiting, share, tenant",
                            "  /  (escape)      only rows that contain a text (all rows)",
@@ -253,27 +272,41 @@ void draw_help(Screen& screen) {
                            "  q                leave", "", "Marks", "  a b c ...        a tenant's letter, as in the table's first column",
                            "  on GPU:  + contexts of programs   # programs that are no clients   . free",
                            "  turns:   abab: both ran at once   . nobody ran   ~ memory moved"}) {
-    screen.push_back(Line(text));
+    if (*text == '\0') screen.emplace_back();
+    add_wrapped(screen, text, width, kMeaning);
   }
 }
 
+// Of what there is no room for, how long the scheduler is up goes first.
 Line head_line(const Model& model, size_t width) {
   size_t waiting = 0;
   for (const GpuPanel& gpu : model.gpus) waiting += gpu.waiting;
+  const std::string up = fmt::format("  up {}", format_duration(model.uptime_ns));
+  const std::string clients = fmt::format("  {} client{}, {} waiting", model.rows.size(), model.rows.size() == 1 ? "" : "s", waiting);
+  const std::string host =
+      model.own ? "  yours alone" : fmt::format("  host {} of {}", bytes_of(model.host_used), bytes_of(model.host_budget));
   Line line(fmt::format("nvshare {}", model.version), Style::kTitle);
-  line.add(fmt::format("  up {}  {} client{}, {} waiting  ", format_duration(model.uptime_ns), model.rows.size(),
-                       model.rows.size() == 1 ? "" : "s", waiting));
-  line.add(model.own ? std::string("yours alone") : fmt::format("host {} of {}", bytes_of(model.host_used), bytes_of(model.host_budget)));
-  line.cut(width);
+  const size_t needed = line.columns() + clients.size();
+  if (needed + host.size() + up.size() <= width) line.add(up);
+  line.add(clients);
+  if (needed + host.size() <= width) line.add(host);
   return line;
 }
 
-Line foot_line(const Ui& ui, const Model& model) {
-  if (ui.prompt != Ui::Prompt::kNone) return Line(prompt_text(ui, model) + ui.typed + "_", Style::kTitle);
+// Its end: what is being typed is there.
+std::string end_of(std::string text, size_t columns) {
+  if (width_of(text) <= columns) return text;
+  while (width_of(text) + 2 > columns) text.erase(0, std::max<size_t>(first_columns(text, 2).size(), 1));
+  return ".." + text;
+}
+
+Line foot_line(const Ui& ui, const Model& model, size_t width) {
+  if (ui.prompt != Ui::Prompt::kNone) return Line(end_of(prompt_text(ui, model) + ui.typed + "_", width), Style::kTitle);
   if (!ui.message.empty()) return Line(ui.message, ui.bad_message ? Style::kBad : Style::kGood);
-  return Line(fmt::format("q leave  ? keys  s sort: {}  / filter{}  m c r p: limits, priority  z pause", name_of(ui.sort),
-                          ui.filter.empty() ? "" : ": " + ui.filter),
-              Style::kDim);
+  const std::string keys =
+      fmt::format("q leave  ? keys  s sort: {}  / filter{}", name_of(ui.sort), ui.filter.empty() ? "" : ": " + ui.filter);
+  const std::string more = "  m c r p: limits, priority  z pause";
+  return Line(width_of(keys) + more.size() <= width ? keys + more : keys, Style::kDim);
 }
 
 }  // namespace
@@ -295,14 +328,18 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height) {
 
 Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLines& lines) {
   const bool live = height > 0;
-  const size_t seen = live ? width : std::max<size_t>(width, 60);
-  width = std::max<size_t>(width, 60);  // what is drawn; a terminal with fewer columns has the left part of it
   Screen screen;
+  if (live && width < kNarrowest) {
+    add_wrapped(screen, fmt::format("top needs {} columns, here are {}; q leaves", kNarrowest, width), width, 0);
+    screen.resize(height);
+    return screen;
+  }
+  width = std::max(width, kNarrowest);
   Screen below;
   if (!model.problem.empty()) screen.push_back(Line((model.known ? "seen last; " : "") + model.problem, Style::kBad));
   if (model.known) screen.push_back(head_line(model, width));
   if (live && ui.help) {
-    draw_help(screen);
+    draw_help(screen, width);
   } else if (model.known) {
     if (model.gpus.empty()) screen.push_back(Line("No GPU is known yet: none was reported by NVML or a client."));
     const bool in_full = !live || model.gpus.size() * kLinesOfGpu + 8 <= height;
@@ -320,7 +357,7 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLi
       screen.push_back(lines.line(*rows[i], live && rows[i]->client.id == ui.selected, width));
     for (const Row* row : live || width >= kWide ? std::vector<const Row*>() : rows) {
       if (!row->client.waiting_for.empty())
-        screen.push_back(Line(fmt::format("{} {} waits for {}", row->letter, row->client.pid, row->client.waiting_for)));
+        add_wrapped(screen, fmt::format("{} {} waits for {}", row->letter, row->client.pid, row->client.waiting_for), width, 2);
     }
     if (rows.empty()) screen.push_back(Line(model.rows.empty() ? "No clients." : "No client matches the filter '" + ui.filter + "'."));
   }
@@ -328,10 +365,10 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLi
     if (screen.size() + below.size() + 1 > height) screen.resize(height > below.size() + 1 ? height - below.size() - 1 : 1);
     while (screen.size() + below.size() + 1 < height) screen.emplace_back();
     screen.insert(screen.end(), below.begin(), below.end());
-    screen.push_back(foot_line(ui, model));
+    screen.push_back(foot_line(ui, model, width));
     if (screen.size() > height) screen.resize(height);
   }
-  for (Line& line : screen) line.cut(seen);
+  for (Line& line : screen) line.cut(width);
   return screen;
 }
 

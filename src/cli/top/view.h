@@ -64,7 +64,8 @@ class RowLines {
   std::unordered_map<uint64_t, Drawn> by_client_;
 };
 
-// At most `height` lines of at most `width` columns; a height of 0: as many as there are, without what is for keys. From 60 columns on.
+// At most `height` lines of at most `width` columns; a height of 0: as many as there are, without what is for keys. From 40
+// columns on; with fewer it says so.
 Screen draw(const Model& model, const Ui& ui, size_t width, size_t height, RowLines& lines);
 Screen draw(const Model& model, const Ui& ui, size_t width, size_t height);
 

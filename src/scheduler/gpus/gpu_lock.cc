@@ -176,7 +176,8 @@ Result<GpuLock> GpuLock::acquire(const std::string& directory, const std::string
   if (!locked) {
     if (errno != EWOULDBLOCK) return error_format("cannot lock %.150s: %s", path.c_str(), std::strerror(errno));
     std::string owner = content_of(file.get());
-    return error_format("%s is managed by another scheduler (%.150s)", gpu_uuid.c_str(), owner.empty() ? "unknown" : owner.c_str());
+    return error_format("%s is managed by another scheduler (%.130s): use that one, or end it first", gpu_uuid.c_str(),
+                        owner.empty() ? "unknown" : owner.c_str());
   }
   if (const std::string owner = owner_elsewhere(directory, *folder, gpu_uuid); !owner.empty()) {
     // What another user says must not keep root from serving.

@@ -95,7 +95,11 @@ Result<RuntimeDir> RuntimeDir::open(const std::string& path, std::chrono::nanose
     for (ssize_t i = 0; i < length; ++i) {
       if (owner[i] == '\n') owner[i] = 0;
     }
-    return error_format("%.150s is served by another scheduler (pid %s)", path.c_str(), length > 0 ? owner : "unknown");
+    const char* pid = length > 0 ? owner : "unknown";
+    return error_format(
+        "%.90s is served by another scheduler (pid %s): use that one, end it ('systemctl stop nvshare-scheduler', or 'kill %s'), or take "
+        "another folder (--runtime-dir)",
+        path.c_str(), pid, pid);
   }
   std::string content = std::to_string(getpid()) + "\n";
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), content.data(), content.size(), 0) < 0) {

@@ -263,6 +263,8 @@ TEST(Tenants, NoUserIsTakenForAPodOrAContainer) {
   EXPECT_NE(tenants.join(peer_with(pod.pid), "x").id, tenants.join(peer_with(liar.pid), "x").id);
   EXPECT_NE(tenants.join(peer_with(container.pid), "x").id, tenants.join(peer_with(other_liar.pid), "x").id);
   EXPECT_EQ(tenants.find(id)->kind, "container") << "the liar does not even share its name";
+  EXPECT_EQ(tenants.find(id.substr(0, 12)), tenants.find(id)) << "as docker ps shows it";
+  EXPECT_EQ(tenants.find(id.substr(0, 11)), nullptr);
 }
 
 // Containers of engines whose cgroups nobody knows, such as containerd's `ctr`.

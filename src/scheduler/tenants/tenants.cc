@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "base/parse.h"
 #include "base/printable.h"
+#include "protocol/short_names.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -192,13 +194,13 @@ Tenant* Tenants::find(const std::string& name_or_id) {
   if (const auto id = parse_integer(name_or_id, 1, INT64_MAX); id && std::to_string(*id) == name_or_id) {
     if (Tenant* tenant = find(static_cast<policy::TenantId>(*id))) return tenant;
   }
-  Tenant* found = nullptr;
+  std::vector<Tenant*> called, shortened;
   for (auto& [key, tenant] : tenants_) {
-    if (tenant.name != name_or_id) continue;
-    if (found != nullptr) return nullptr;
-    found = &tenant;
+    if (tenant.name == name_or_id) called.push_back(&tenant);
+    if (protocol::is_short_name(tenant.kind, tenant.name, name_or_id)) shortened.push_back(&tenant);
   }
-  return found;
+  const std::vector<Tenant*>& found = called.empty() ? shortened : called;
+  return found.size() == 1 ? found.front() : nullptr;
 }
 
 Tenant* Tenants::find_pod(const std::string& uid) {
