@@ -75,8 +75,11 @@ bool write_now(const char* line, size_t length, int64_t deadline_ns) {
 
 // A closed or full stderr is the program's business: it is not ended by our line (SIGPIPE), and no thread of ours stands still for it, with
 // locks and a scheduler that waits for its answer. A line that finds no room for kLinePatience_ns is lost.
-void write_line(const char* line, size_t length) {
+// Where a variable or a name in it has control characters, it stays one line, and a terminal does nothing that they say.
+void write_line(char* line, size_t length) {
   const NotCancelled whole;
+  std::replace_if(
+      line, line + length - 1, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, '?');
   const int64_t deadline_ns = now_ns() + kLinePatience_ns;
   if (!wait_for_room(deadline_ns)) return;
   sigset_t pipe_signal, before, pending;

@@ -40,6 +40,13 @@ extern "C" int ppoll(pollfd* fds, nfds_t count, const timespec* patience, const 
 namespace nvshare::interposer {
 namespace {
 
+TEST(Log, WhatAVariableHasInItMakesNoLineOfItsOwn) {
+  testing::internal::CaptureStderr();
+  log(LogLevel::kError, "VARIABLE is '%s'", "8Gi\nnvshare[1]: error: forged\x1b[31m \x7f\u00e4");
+  const std::string line = testing::internal::GetCapturedStderr();
+  EXPECT_NE(line.find("VARIABLE is '8Gi?nvshare[1]: error: forged?[31m ?\u00e4'\n"), std::string::npos) << line;
+}
+
 TEST(Log, ALineDoesNotWaitWhereAnotherProcessTakesTheRoom) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);

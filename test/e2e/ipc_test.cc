@@ -101,6 +101,30 @@ TEST_F(Ipc, TheEndOfACaptureDoesNotWaitForWhatWasClosedInIt) {
   stage_.expect_gpu_unharmed();
 }
 
+// Closing one import waited for the work of all contexts in which others had been closed beside a capture.
+TEST_F(Ipc, AClosedImportDoesNotWaitForTheWorkOfOtherContexts) {
+  stage_.start_scheduler();
+  stage_.make_tenant("three", getpid());
+  Child& from = exporter({"--hand", "3M", "--hold", "2M"});
+  Child& second = stage_.start("second", {"ipc-export", "--file", file() + ".second", "--hand", "3M", "--hold", "2M"});
+  Child& to = start("importer", "ipc-close-elsewhere", {"--other", file() + ".second"});
+  stage_.expect_success(to);
+  stage_.expect_success(from);
+  stage_.expect_success(second);
+  stage_.expect_gpu_unharmed();
+}
+
+// The library still had the memory, as its free waited for the GPU.
+TEST_F(Ipc, AHandleOfMemoryThatWasFreedIsRefused) {
+  stage_.start_scheduler();
+  stage_.make_tenant("pair", getpid());
+  Child& from = start("exporter", "ipc-export-freed", {});
+  Child& to = start("importer", "ipc-import-freed", {});
+  stage_.expect_success(to);
+  stage_.expect_success(from);
+  stage_.expect_gpu_unharmed();
+}
+
 TEST_F(Ipc, AStrangerIsRefused) {
   stage_.start_scheduler();
   Child& from = exporter();

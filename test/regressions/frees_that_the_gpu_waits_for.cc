@@ -44,6 +44,24 @@ TEST(Regressions, AnAllocationDoesNotWaitForEverWithoutAScheduler) {
   expect_refusal(stage, {"--hold", "80M", "--beside-capture", "1"});
 }
 
+// The library's wait kept all contexts where they were. The end of one that had no work waited for the others', and they for it.
+TEST(Regressions, TheEndOfAContextDoesNotWaitForTheWorkOfOthers) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("destroys", {"destroy-while-the-gpu-waits", "--hold", "60M"});
+  stage.expect_success(child);
+  stage.expect_gpu_unharmed();
+}
+
+// The driver was asked whether the capture forbids it by an allocation of ours, and the free of that waits for the GPU.
+TEST(Regressions, AnAllocationBesideACaptureDoesNotWaitForTheGpu) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("allocates", {"allocate-beside-a-capture"});
+  stage.expect_success(child);
+  stage.expect_gpu_unharmed();
+}
+
 // A driver's callback may free nothing. The library passed that answer on, and freed.
 TEST(Regressions, AFreeThatTheDriverDoesNotPermitFreesNothing) {
   Stage stage;

@@ -9,6 +9,11 @@ namespace nvshare::interposer {
 
 namespace {
 
+void over(Process& process, CUstream stream) {
+  process.captures.ended(stream);
+  settle_imports(process);
+}
+
 template <auto Function, bool PerThread, typename... Arguments>
 CUresult begin(Entry entry, CUstream stream, Arguments... arguments) {
   Process& process = entry.process();
@@ -17,7 +22,7 @@ CUresult begin(Entry entry, CUstream stream, Arguments... arguments) {
   return pass_gate(entry, Target{nullptr, false}, [&] {
     process.captures.begins(default_stream(stream, PerThread));
     CUresult result = call_real<Function>(stream, arguments...);
-    if (result != CUDA_SUCCESS) process.captures.ended(default_stream(stream, PerThread));
+    if (result != CUDA_SUCCESS) over(process, default_stream(stream, PerThread));
     return result;
   });
 }
@@ -35,8 +40,7 @@ CUresult end(Process& process, CUstream stream, CUgraph* graph) {
   if (driver.cuStreamIsCapturing(default_stream(stream, PerThread), &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
     return result;
   }
-  process.captures.ended(default_stream(stream, PerThread));
-  settle_imports(process);
+  over(process, default_stream(stream, PerThread));
   return result;
 }
 
@@ -44,7 +48,7 @@ CUresult end(Process& process, CUstream stream, CUgraph* graph) {
 template <auto Function, bool PerThread>
 CUresult end_without_graph(Process& process, CUstream stream) {
   CUresult result = call_real<Function>(stream);
-  if (result == CUDA_SUCCESS && process.active()) process.captures.ended(default_stream(stream, PerThread));
+  if (result == CUDA_SUCCESS && process.active()) over(process, default_stream(stream, PerThread));
   return result;
 }
 

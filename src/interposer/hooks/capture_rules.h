@@ -3,6 +3,7 @@
 
 #include "interposer/hooks/current_context.h"
 #include "interposer/process/green_contexts.h"
+#include "interposer/process/least_memory.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -29,8 +30,11 @@ inline CUresult forbidden_by_a_capture(Process& process) {
     return CUDA_SUCCESS;
   CUdeviceptr least = 0;
   const CUresult result = real_driver().cuMemAlloc_v2(&least, 1);
-  if (result == CUDA_SUCCESS) real_driver().cuMemFree_v2(least);
-  return is_of_captures(result) ? result : CUDA_SUCCESS;
+  CUcontext current = nullptr;
+  if (result != CUDA_SUCCESS) return is_of_captures(result) ? result : CUDA_SUCCESS;
+  real_driver().cuCtxGetCurrent(&current);
+  if (!least_memory.keep(least, process.green_contexts.primary_of(current))) real_driver().cuMemFree_v2(least);
+  return CUDA_SUCCESS;
 }
 
 // The same for what names memory of that GPU and needs no context to be current, frees and attributes (measured: 900 without one, too): one

@@ -37,8 +37,9 @@ NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ad
   if (process.current_is_gone()) return address == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_CONTEXT_IS_DESTROYED;  // measured
   CUcontext current = nullptr;
   if (process.active() && real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (process.active() && process.owner(address, &range, &within) != nullptr && process.pools.placed_at(range.base).pool != nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;
+  if (Device* owner = process.active() ? process.owner(address, &range, &within) : nullptr) {
+    if (process.pools.placed_at(range.base).pool != nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (owner->memory().stream_frees.is_over(range)) return call_real<&RealDriver::cuIpcGetMemHandle>(handle, kNowhere);
   }
   if (process.active() && process.ipc.export_memory(handle, address, &result)) return result;
   if (within) address = kNowhere;  // of ours, but no memory of the program's

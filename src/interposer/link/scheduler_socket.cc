@@ -38,6 +38,11 @@ bool socket_address(sockaddr_un* address) {
     directory = nullptr;
   }
   if (directory == nullptr || *directory == '\0') directory = protocol::kRuntimeDirectoryDefault;
+  static std::atomic<bool> told_relative{false};
+  if (*directory != '/' && !told_relative.exchange(true)) {
+    log(LogLevel::kWarning, "%s is '%.60s'; accepted: an absolute path. Looked for from the program's folder",
+        protocol::kRuntimeDirectoryVariable, directory);
+  }
   *address = {};
   address->sun_family = AF_UNIX;
   int length = snprintf(address->sun_path, sizeof address->sun_path, "%s%s", directory, protocol::kClientSocket);

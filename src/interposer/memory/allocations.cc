@@ -8,6 +8,7 @@
 #include "interposer/memory/limits/charges.h"
 #include "interposer/memory/pools/pools.h"
 #include "interposer/process/device.h"
+#include "interposer/process/least_memory.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -167,6 +168,7 @@ bool Allocations::free(CUdeviceptr address, CUresult* result) {
   // An address that two threads free at once is a bug of the program.
   if (!freed_.give_back(address, true, &requested)) *result = cuda::CUDA_ERROR_INVALID_VALUE;
   stream_frees_.waited(deferred.context, waits);
+  least_memory.give_back(device_.process().captures, deferred.context);
   return true;
 }
 

@@ -155,6 +155,24 @@ bool Contexts::pin_all(int ordinal, std::vector<CUcontext>* pinned) {
   return whole;
 }
 
+std::vector<CUcontext> Contexts::all(int ordinal) {
+  std::vector<CUcontext> found;
+  Lock lock(mutex_);
+  for (const Context& known : contexts_) {
+    if (ordinal == kAllGpus || known.ordinal == ordinal) found.push_back(known.handle);
+  }
+  return found;
+}
+
+Contexts::Pinned Contexts::pin(CUcontext context) {
+  Lock lock(mutex_);
+  Context* known = find(context);
+  if (known == nullptr) return Pinned::kGone;
+  if (known->going > 0) return Pinned::kOnItsWayOut;
+  ++known->pins;
+  return Pinned::kYes;
+}
+
 void Contexts::reset_after_fork() {
   mutex_.reset_after_fork();
   contexts_.clear();

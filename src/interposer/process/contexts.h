@@ -51,12 +51,16 @@ class Contexts {
   // It was found to have failed for good. True: the GPU has another that has not, or is not known to have.
   bool failed(cuda::CUcontext context);
   void unpin(cuda::CUcontext context);
-  // All of that GPU, or of all. False: one is on its way out, and may stay after all with work in it.
-  bool pin_all(int ordinal, std::vector<cuda::CUcontext>* pinned);
+  // One after the other, for waits for the GPU: those that there are, and each as it is by then.
+  enum class Pinned { kYes, kOnItsWayOut, kGone };
+  std::vector<cuda::CUcontext> all(int ordinal);
+  Pinned pin(cuda::CUcontext context);
 
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
+  friend class ContextsStay;
+
   struct Context {
     cuda::CUcontext handle;
     int ordinal;
@@ -67,11 +71,30 @@ class Contexts {
     bool failed = false;       // it gives no other answer any more
   };
   Context* find(cuda::CUcontext context) REQUIRES(mutex_);
+  bool pin_all(int ordinal, std::vector<cuda::CUcontext>* pinned);  // false: one is on its way out, and may stay after all
 
   std::atomic<uint32_t> destroyed_{0};
   Mutex mutex_;
   Condition changed_;
   std::vector<Context> contexts_ GUARDED_BY(mutex_);
+};
+
+// While it lives, no context of that GPU, or of any, ends. False: one is on its way out already. Not for waits for the GPU: the program may
+// end one so that another's work goes on.
+class ContextsStay {
+ public:
+  ContextsStay(Contexts& contexts, int ordinal) : contexts_(contexts), whole_(contexts.pin_all(ordinal, &pinned_)) {}
+  ~ContextsStay() {
+    for (cuda::CUcontext context : pinned_) contexts_.unpin(context);
+  }
+  ContextsStay(const ContextsStay&) = delete;
+  ContextsStay& operator=(const ContextsStay&) = delete;
+  explicit operator bool() const { return whole_; }
+
+ private:
+  Contexts& contexts_;
+  std::vector<cuda::CUcontext> pinned_;
+  const bool whole_;
 };
 
 }  // namespace nvshare::interposer

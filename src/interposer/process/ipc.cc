@@ -281,6 +281,8 @@ void Ipc::let_go(const Import& import) {
 }
 
 bool Ipc::close(CUdeviceptr address, CUresult* result) {
+  uint64_t request = 0;
+  CUcontext context = nullptr;
   {
     Lock lock(mutex_);
     Import* import = find_import(address);
@@ -295,10 +297,12 @@ bool Ipc::close(CUdeviceptr address, CUresult* result) {
     *result = cuda::CUDA_SUCCESS;
     if (--slice->references == 0) import->slices.erase(slice);
     if (--import->references > 0) return true;
+    request = import->request;
+    context = import->context;
     leaving_.push_back(std::move(*import));
     imports_.erase(imports_.begin() + (import - imports_.data()));
   }
-  collect();
+  collect(request, context);
   return true;
 }
 
@@ -308,25 +312,33 @@ void Ipc::collect() {
     Lock lock(mutex_);
     for (const Import& import : leaving_) closed.emplace_back(import.request, import.context);
   }
-  for (const auto& [request, context] : closed) {
-    // Nothing of this process may be at work on it. A context that failed is no reason to keep it.
-    CUresult ignored = cuda::CUDA_SUCCESS;
-    if (!synchronize_before_free(process_.captures, context, &ignored)) {
-      imports_leave.store(true, std::memory_order_release);
-      continue;
-    }
+  for (const auto& [request, context] : closed) collect(request, context);
+}
+
+void Ipc::collect(uint64_t request, CUcontext context) {
+  const NotCancelled whole;
+  // Nothing of this process may be at work on it. A context that failed is no reason to keep it; with one that ends it goes.
+  const Contexts::Pinned pinned = process_.contexts.pin(context);
+  CUresult ignored = cuda::CUDA_SUCCESS;
+  if (pinned == Contexts::Pinned::kYes && synchronize_before_free(process_.captures, context, &ignored)) {
+    const GivingBack gives_back(process_);
     std::vector<Import> left;
-    {
+    if (gives_back) {
       Lock lock(mutex_);
-      const auto at =
-          std::find_if(leaving_.begin(), leaving_.end(), [request = request](const Import& import) { return import.request == request; });
-      if (at == leaving_.end()) continue;  // another thread was first, or its context has gone
-      left.push_back(std::move(*at));
-      leaving_.erase(at);
+      const auto at = std::find_if(leaving_.begin(), leaving_.end(), [request](const Import& import) { return import.request == request; });
+      if (at != leaving_.end()) {  // else another thread was first
+        left.push_back(std::move(*at));
+        leaving_.erase(at);
+      }
     }
-    unmap(left.front());
-    let_go(left.front());
+    for (const Import& import : left) {
+      unmap(import);
+      let_go(import);
+    }
+  } else if (pinned != Contexts::Pinned::kGone) {
+    imports_leave.store(true, std::memory_order_release);
   }
+  if (pinned == Contexts::Pinned::kYes) process_.contexts.unpin(context);
 }
 
 bool Ipc::overlaps(CUdeviceptr address, size_t bytes) {

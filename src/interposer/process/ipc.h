@@ -45,7 +45,8 @@ class Ipc {
   bool open(cuda::CUdeviceptr* address, const cuda::CUipcMemHandle& handle, unsigned flags, cuda::CUresult* result);
   // False: no import of ours begins or lies there. While a stream captures, the memory is let go of later (collect).
   bool close(cuda::CUdeviceptr address, cuda::CUresult* result);
-  // Lets go of what was closed, when no stream captures: waits for the GPU first.
+  // Lets go of what was closed, when no stream captures: waits for the GPU first, for each in its own context. For a thread of ours: the
+  // GPU may wait for any of the program's.
   void collect();
   // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the imported allocation that `address` lies in, if it lies in one.
   void set_sync_memops(cuda::CUdeviceptr address, bool wanted);
@@ -122,7 +123,8 @@ class Ipc {
   static cuda::CUresult set_access(Import& import, uint32_t accessors);
   static void unmap(const Import& import);
   bool is_own(const IpcToken& token);
-  void let_go(const Import& import);  // tells the scheduler and the books; mutex not held
+  void let_go(const Import& import);                        // tells the scheduler and the books; mutex not held
+  void collect(uint64_t request, cuda::CUcontext context);  // that one
 
   Process& process_;
   Mutex mutex_;

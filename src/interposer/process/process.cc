@@ -13,6 +13,7 @@
 #include "interposer/log.h"
 #include "interposer/once.h"
 #include "interposer/process/green_contexts.h"
+#include "interposer/process/least_memory.h"
 #include "interposer/process/synchronize.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/unknown_calls.h"
@@ -77,7 +78,10 @@ void Process::start() {
   const NotCancelled whole;
   Lock lock(attach_mutex_);
   if (active()) return;
-  gate.on_thread_end([](uint64_t thread) { this_process().captures.left_with_thread(thread); });
+  gate.on_thread_end([](uint64_t thread) {
+    this_process().captures.left_with_thread(thread);
+    settle_imports(this_process());
+  });
   gate.initialise();
   backend_ = value_of(kBackend);
   needed_ = scheduler_needed();
@@ -221,6 +225,7 @@ bool Process::context_made(CUcontext context, int ordinal) {
 }
 
 void Process::context_leaves(CUcontext context) {
+  least_memory.forget(context);
   Device* owner = device(contexts.leaves(context));
   if (owner == nullptr) return;
   owner->swap_engine().context_gone(context);
@@ -231,6 +236,7 @@ void Process::context_left(CUcontext context) {
   const int ordinal = contexts.left(context);
   if (Device* owner = device(ordinal)) contexts.tell(*owner, nullptr);
   captures.left_with(context);
+  settle_imports(*this);
   peers.context_gone(context);
   ipc.context_gone(context);
   // Any GPU's memory may have been freed in the order of one of its streams.
@@ -243,6 +249,7 @@ void Process::context_left(CUcontext context) {
 void Process::green_context_left(CUcontext context) {
   contexts.count_destroyed();
   captures.left_with(context);
+  settle_imports(*this);
 }
 
 // ---- gate ----
@@ -321,6 +328,8 @@ void Process::reset_after_fork() {
   held_.store(false, std::memory_order_relaxed);
   attach_mutex_.reset_after_fork();
   captures.reset_after_fork();
+  settling_reset_after_fork();
+  least_memory.reset_after_fork();
   gate.reset_after_fork();
   Pacer::reset_after_fork();
   for_each_device([](Device& device) {

@@ -18,12 +18,17 @@ constexpr int64_t kSettlePause_ns = 1'000'000;
 
 enum Settling : uint32_t { kNot, kUnderWay, kOnceMore };
 constinit std::atomic<uint32_t> settling{kNot};
-constinit std::atomic<bool> gives_back{false};
+constinit std::atomic<uint32_t> giving_back{0};
 
-void give_back_frees(Process& process, const uint64_t (&until)[kDevicesMax]) {
+// False: a context is on its way out.
+bool give_back_frees(Process& process, const uint64_t (&until)[kDevicesMax]) {
   const RealDriver& driver = real_driver();
+  bool whole = true;
   process.for_each_device([&](Device& device) {
-    const CUcontext context = until[device.ordinal()] != 0 ? process.contexts.pin(device.ordinal()) : nullptr;
+    if (until[device.ordinal()] == 0) return;
+    const ContextsStay stay(process.contexts, device.ordinal());
+    whole = whole && stay;
+    const CUcontext context = stay ? process.contexts.pin(device.ordinal()) : nullptr;
     if (context == nullptr) return;
     if (driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
       device.memory().stream_frees.waited(nullptr, until[device.ordinal()]);
@@ -32,17 +37,7 @@ void give_back_frees(Process& process, const uint64_t (&until)[kDevicesMax]) {
     }
     process.contexts.unpin(context);
   });
-}
-
-// Each in its own context, which has to stay for that.
-void give_back_imports(Process& process) {
-  std::vector<CUcontext> pinned;
-  if (process.contexts.pin_all(Contexts::kAllGpus, &pinned)) {
-    process.ipc.collect();
-  } else {
-    imports_leave.store(true, std::memory_order_release);
-  }
-  for (CUcontext context : pinned) process.contexts.unpin(context);
+  return whole;
 }
 
 // False: a context is on its way out. Then it is looked for once more.
@@ -57,10 +52,12 @@ bool settle_once(Process& process) {
   process.for_each_device([&](Device& device) { until[device.ordinal()] = device.memory().stream_frees.begins_wait(); });
   // Any GPU of the program may be at work on it.
   if (!synchronize(process.contexts, process.captures, Contexts::kAllGpus)) return process.captures.capturing() && put_off();
-  gives_back.store(true, std::memory_order_seq_cst);
-  if (!process.ending()) give_back_frees(process, until);
-  gives_back.store(false, std::memory_order_seq_cst);
-  if (!process.ending()) give_back_imports(process);
+  {
+    const GivingBack gives_back(process);
+    if (!gives_back) return true;
+    if (!give_back_frees(process, until)) return false;
+  }
+  process.ipc.collect();
   return true;
 }
 
@@ -82,20 +79,24 @@ bool synchronize(Contexts& contexts, Captures& captures, int ordinal) {
   const NotCancelled whole_wait;  // a driver's wait may be a thread's end, and captures would be held off for good
   const CapturesHeldOff held_off(captures);
   if (!held_off) return false;
-  std::vector<CUcontext> pinned;
-  bool whole = contexts.pin_all(ordinal, &pinned);
+  bool whole = true;
   const RealDriver& driver = real_driver();
-  for (CUcontext context : pinned) {
+  for (CUcontext context : contexts.all(ordinal)) {
+    // Each for its own wait only: another's work may wait for the program to destroy this one.
+    const Contexts::Pinned pinned = contexts.pin(context);
+    if (pinned == Contexts::Pinned::kGone) continue;  // its work went with it
+    if (pinned == Contexts::Pinned::kOnItsWayOut) return false;
     // A context that has faulted runs nothing any more: its work has ended, if badly.
-    if (whole && driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
+    if (driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
       const CUresult result = driver.cuCtxSynchronize();
       whole = result < cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result > cuda::CUDA_ERROR_CAPTURED_EVENT;  // one that no hook saw
       CUcontext popped = nullptr;
       driver.cuCtxPopCurrent_v2(&popped);
     }
     contexts.unpin(context);
+    if (!whole) return false;
   }
-  return whole;
+  return true;
 }
 
 bool synchronize_before_free(Captures& captures, CUcontext context, CUresult* result) {
@@ -128,7 +129,19 @@ bool settle(Process& process) {
   return true;
 }
 
-bool settle_gives_back() { return gives_back.load(std::memory_order_seq_cst); }
+GivingBack::GivingBack(const Process& process) {
+  giving_back.fetch_add(1, std::memory_order_seq_cst);
+  may_ = !process.ending();
+}
+GivingBack::~GivingBack() { giving_back.fetch_sub(1, std::memory_order_seq_cst); }
+
+bool settle_gives_back() { return giving_back.load(std::memory_order_seq_cst) > 0; }
+
+void settling_reset_after_fork() {
+  settling.store(kNot, std::memory_order_relaxed);
+  giving_back.store(0, std::memory_order_relaxed);
+  imports_leave.store(false, std::memory_order_relaxed);
+}
 
 void settling_ends(int64_t patience_ns) {
   const int64_t deadline = now_ns() + patience_ns;

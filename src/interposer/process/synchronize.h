@@ -24,10 +24,23 @@ bool synchronize_before_free(Captures& captures, cuda::CUcontext context, cuda::
 // no longer than that. While something captures it is put off: who ends a capture, or needs the memory, asks again. False: no thread could
 // be started.
 bool settle(Process& process);
-// What was freed is given back just now: it is no longer in the books of what waits.
+// While it lives, what was freed or closed is given back, and no longer in the books of what waits. False: not any more, the program ends.
+// Nobody waits for the GPU meanwhile.
+class GivingBack {
+ public:
+  explicit GivingBack(const Process& process);
+  ~GivingBack();
+  GivingBack(const GivingBack&) = delete;
+  GivingBack& operator=(const GivingBack&) = delete;
+  explicit operator bool() const { return may_; }
+
+ private:
+  bool may_ = false;
+};
 bool settle_gives_back();
-// The program ends, and process.ending() says so: nothing more is given back. Waits for what is under way just now, but not for the GPU.
+// The program ends, and process.ending() says so. Waits for what is given back just now.
 void settling_ends(int64_t patience_ns);
+void settling_reset_after_fork();  // the child has one thread
 
 // Imports were closed while something captured, and settle() is due.
 inline constinit std::atomic<bool> imports_leave{false};

@@ -1,8 +1,10 @@
 // Programs that do what the library once did wrong, each after the bug that it is for (test/regressions).
+#include <dirent.h>
 #include <sys/wait.h>
 
 #include <atomic>
 #include <cstdio>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -56,6 +58,21 @@ void free_beside_a_capture(CUstream stream, CUdeviceptr memory) {
   check(cuda().cuMemFree_v2(memory), "cuMemFree");
   check(cuda().cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
   check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
+}
+
+// This process has a thread of that name.
+bool has_thread(const char* name) {
+  bool found = false;
+  DIR* tasks = opendir("/proc/self/task");
+  while (const dirent* task = tasks != nullptr ? readdir(tasks) : nullptr) {
+    char line[32] = {};
+    FILE* file = std::fopen((std::string("/proc/self/task/") + task->d_name + "/comm").c_str(), "r");
+    if (file == nullptr) continue;
+    found = found || (std::fgets(line, sizeof line, file) != nullptr && std::string(line) == std::string(name) + "\n");
+    std::fclose(file);
+  }
+  if (tasks != nullptr) closedir(tasks);
+  return found;
 }
 
 void break_primary(const Kernels& kernels) {
@@ -143,6 +160,54 @@ void run_allocate_while_the_gpu_waits(const Options& options) {
   if (early != CUDA_ERROR_OUT_OF_MEMORY) check(early, "cuMemAlloc");
   if (early != CUDA_SUCCESS) check(cuda().cuMemAlloc_v2(&more, bytes), "cuMemAlloc");
   ballast->verify_bytes();
+  release_primary();
+}
+
+// While an allocation waits for the GPU's work, and that for this thread, another context is destroyed, which has none.
+void run_destroy_while_the_gpu_waits(const Options& options) {
+  const size_t bytes = options.number("hold", 60u << 20);
+  CUcontext own = retain_primary();
+  CUcontext other = nullptr;
+  check(cuda().cuCtxCreate_v2(&other, 0, 0), "cuCtxCreate");
+  check(cuda().cuCtxSetCurrent(own), "cuCtxSetCurrent");
+  Desk desk;
+  auto ballast = filled(desk.place, 2 * bytes, 1);
+  CUdeviceptr freed = 0;
+  std::atomic<bool> go{false}, begins{false};
+  check(cuda().cuMemAlloc_v2(&freed, bytes), "cuMemAlloc");
+  free_beside_a_capture(desk.place.stream, freed);
+  stand_still_on(desk.place.stream, &go);
+  std::thread allocates([&] {
+    CUdeviceptr more = 0;
+    check(cuda().cuCtxSetCurrent(own), "cuCtxSetCurrent");
+    begins.store(true);
+    check(cuda().cuMemAlloc_v2(&more, bytes), "cuMemAlloc");
+  });
+  while (!begins.load() || !has_thread("nvshare-settle")) usleep(1000);
+  usleep(50'000);
+  check(cuda().cuCtxDestroy_v2(other), "cuCtxDestroy");
+  say("destroyed");
+  go.store(true);
+  allocates.join();
+  ballast->verify_bytes();
+  release_primary();
+}
+
+// Allocates beside a capture while the GPU's work waits for this thread.
+void run_allocate_beside_a_capture(const Options&) {
+  retain_primary();
+  Desk desk, still;
+  CUgraph graph = nullptr;
+  CUdeviceptr more[2] = {};
+  std::atomic<bool> go{false};
+  check(cuda().cuStreamBeginCapture_v2(desk.place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  stand_still_on(still.place.stream, &go);
+  for (CUdeviceptr& each : more) check(cuda().cuMemAlloc_v2(&each, 64 << 10), "cuMemAlloc");
+  say("allocated beside it");
+  go.store(true);
+  check(cuda().cuStreamEndCapture(desk.place.stream, &graph), "cuStreamEndCapture");
+  check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
+  for (CUdeviceptr each : more) check(cuda().cuMemFree_v2(each), "cuMemFree");
   release_primary();
 }
 

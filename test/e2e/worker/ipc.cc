@@ -39,10 +39,26 @@ bool read_file(const std::string& path, void* data, size_t bytes) {
   return whole;
 }
 
-Handed wait_for_handed(const Options& options) {
+Handed wait_for_handed(const Options& options, const char* file = "file") {
   Handed handed{};
-  while (!read_file(options.text("file", ""), &handed, sizeof handed)) usleep(1000);
+  while (!read_file(options.text(file, ""), &handed, sizeof handed)) usleep(1000);
   return handed;
+}
+
+void stand_still_on(CUstream stream, std::atomic<bool>* go) {
+  const auto wait = [](void* data) {
+    while (!static_cast<std::atomic<bool>*>(data)->load()) usleep(100);
+  };
+  check(cuda().cuLaunchHostFunc(stream, wait, go), "cuLaunchHostFunc");
+}
+
+// Beside a capture on that stream.
+void beside_a_capture(CUstream stream, CUresult (*does)(CUdeviceptr), CUdeviceptr memory, const char* what) {
+  CUgraph graph = nullptr;
+  check(cuda().cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  check(does(memory), what);
+  check(cuda().cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+  check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
 }
 
 Workplace workplace() {
@@ -276,12 +292,9 @@ void run_ipc_close_while_the_gpu_waits(const Options& options) {
   const Handed handed = wait_for_handed(options);
   Imported closed(handed.handles[0], handed.bytes[0]);
   std::atomic<bool> go{false};
-  const auto wait = [](void* data) {
-    while (!static_cast<std::atomic<bool>*>(data)->load()) usleep(100);
-  };
   CUgraph graph = nullptr;
   check(cuda().cuStreamBeginCapture_v2(place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
-  check(cuda().cuLaunchHostFunc(still.stream, wait, &go), "cuLaunchHostFunc");
+  stand_still_on(still.stream, &go);
   closed.mix(still, 0);
   check(cuda().cuIpcCloseMemHandle(closed.address), "cuIpcCloseMemHandle");
   check(cuda().cuStreamEndCapture(place.stream, &graph), "cuStreamEndCapture");
@@ -302,6 +315,57 @@ void run_ipc_close_while_the_gpu_waits(const Options& options) {
   const uint64_t rounds = 1;
   write_file(options.text("file", "") + ".done", &rounds, sizeof rounds);
   while (!options.told_to_stop()) usleep(1000);
+}
+
+// Closes a block of one exporter in a capture while its context's work waits for this thread, then one of another (--other) in another
+// context, which has no work.
+void run_ipc_close_elsewhere(const Options& options) {
+  CUcontext other = nullptr;
+  CUcontext own = retain_primary();
+  const Workplace place = workplace();
+  const Workplace still = workplace();
+  const Handed handed[2] = {wait_for_handed(options), wait_for_handed(options, "other")};
+  std::atomic<bool> go{false};
+  Imported first(handed[0].handles[0], handed[0].bytes[0]);
+  check(cuda().cuCtxCreate_v2(&other, 0, 0), "cuCtxCreate");
+  Imported second(handed[1].handles[0], handed[1].bytes[0]);
+  check(cuda().cuCtxSetCurrent(own), "cuCtxSetCurrent");
+  stand_still_on(still.stream, &go);
+  beside_a_capture(place.stream, cuda().cuIpcCloseMemHandle, first.address, "cuIpcCloseMemHandle");
+  check(cuda().cuCtxSetCurrent(other), "cuCtxSetCurrent");
+  check(cuda().cuIpcCloseMemHandle(second.address), "cuIpcCloseMemHandle");
+  second.expect_unknown();
+  say("closed in another context");
+  go.store(true);
+  const uint64_t rounds = 0;
+  for (const char* file : {"file", "other"}) write_file(options.text(file, "") + ".done", &rounds, sizeof rounds);
+}
+
+// Hands a block over that it has freed beside a capture; natively a handle of such memory is worth nothing.
+void run_ipc_export_freed(const Options& options) {
+  retain_primary();
+  const Workplace place = workplace();
+  Handed handed{};
+  CUdeviceptr memory = 0;
+  CUipcMemHandle late;
+  check(cuda().cuMemAlloc_v2(&memory, 4u << 20), "cuMemAlloc");
+  check(cuda().cuIpcGetMemHandle(&handed.handles[0], memory), "cuIpcGetMemHandle");
+  beside_a_capture(place.stream, cuda().cuMemFree_v2, memory, "cuMemFree");
+  expect(cuda().cuIpcGetMemHandle(&late, memory), CUDA_ERROR_INVALID_VALUE, "handing over what is freed");
+  write_file(options.text("file", ""), &handed, sizeof handed);
+  uint64_t rounds = 0;
+  while (!read_file(options.text("file", "") + ".done", &rounds, sizeof rounds)) usleep(1000);
+}
+
+// Opens it.
+void run_ipc_import_freed(const Options& options) {
+  retain_primary();
+  CUdeviceptr address = 0;
+  const Handed handed = wait_for_handed(options);
+  expect(cuda().cuIpcOpenMemHandle_v2(&address, handed.handles[0], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_HANDLE,
+         "opening what is freed");
+  const uint64_t rounds = 0;
+  write_file(options.text("file", "") + ".done", &rounds, sizeof rounds);
 }
 
 // Of another tenant: the handle is worth nothing to it.

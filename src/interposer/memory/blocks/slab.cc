@@ -164,8 +164,10 @@ bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested
   if (slab->used-- == slab->slots) with_room.push_back(slab);
   *empty = false;
   // The last slab of a class stays, until the memory is wanted (remove_empty): a loop of one small allocation and its free must not make
-  // and drop a slab each time. One whose context has ended serves nobody any more.
-  if (slab->used == 0 && (with_room.size() > 1 || slab->block->context == nullptr)) {
+  // and drop a slab each time. One whose context has ended serves nobody any more, and one that was handed to other processes would keep
+  // its memory on the GPU.
+  const bool leaves = slab->block->context == nullptr || slab->block->export_id != 0;
+  if (slab->used == 0 && (with_room.size() > 1 || leaves)) {
     remove(slab);
     *empty = true;
   }

@@ -114,6 +114,25 @@ TEST(Slab, AnotherContextGetsItsOwnSlab) {
   slabs.remove(block.slab);
 }
 
+// The last of its class stayed for the next allocation, and on the GPU, whoever else needed that.
+TEST(Slab, WhatOtherProcessesHaveGoesWhenItIsEmpty) {
+  SlabSet slabs;
+  Block block;
+  block.base = 1 << 30;
+  block.bytes = 2 << 20;
+  block.context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  slabs.add_slab(&block, 1000);
+  size_t requested = 0;
+  bool empty = false;
+  EXPECT_TRUE(slabs.give_back(block.slab, slabs.take(1000, block.context), &requested, &empty));
+  EXPECT_FALSE(empty);
+  const cuda::CUdeviceptr handed = slabs.take(1000, block.context);
+  block.export_id = 1;
+  EXPECT_TRUE(slabs.give_back(block.slab, handed, &requested, &empty));
+  EXPECT_TRUE(empty);
+  EXPECT_EQ(slabs.take(1000, block.context), 0u);
+}
+
 // Plain memory in it ends with its context, a pool's does not; nothing new is put into it then, and empty it goes at once.
 TEST(Slab, WhatOfItOutlivesItsContext) {
   SlabSet slabs;

@@ -48,11 +48,31 @@ bool Exports::begin(CUdeviceptr address, IpcToken* token, CUresult* result) {
   return ours;
 }
 
-ExportStatus Exports::chunks(const protocol::ExportWanted& wanted, protocol::Exported* answer, Descriptors* descriptors) {
-  Lock lock(blocks_.mutex);
+Block* Exports::find(const protocol::ExportWanted& wanted) {
   for (Block* block : blocks_.by_address()) {
     if (block->export_id == 0 || block->export_id != wanted.export_id) continue;
-    if (memcmp(block->export_nonce, wanted.nonce, sizeof wanted.nonce) != 0) return ExportStatus::kUnknown;
+    return memcmp(block->export_nonce, wanted.nonce, sizeof wanted.nonce) == 0 ? block : nullptr;
+  }
+  return nullptr;
+}
+
+bool Exports::is_over(const protocol::ExportWanted& wanted) {
+  CUdeviceptr base = 0;
+  {
+    Lock lock(blocks_.mutex);
+    const Block* block = find(wanted);
+    if (block == nullptr) return true;
+    if (block->slab != nullptr) return false;  // which allocation of it is meant, only the importer knows
+    base = block->base;
+  }
+  AllocationRange range;
+  return !blocks_.find(base, &range) || device_.memory().stream_frees.is_over(range);
+}
+
+ExportStatus Exports::chunks(const protocol::ExportWanted& wanted, protocol::Exported* answer, Descriptors* descriptors) {
+  if (is_over(wanted)) return ExportStatus::kUnknown;
+  Lock lock(blocks_.mutex);
+  if (Block* block = find(wanted)) {
     answer->bytes = block->bytes;
     answer->chunk_bytes = block->chunks[0].bytes;
     answer->chunks = block->chunk_count;

@@ -29,6 +29,10 @@ class Exports {
   protocol::ExportStatus chunks(const protocol::ExportWanted& wanted, protocol::Exported* answer, Descriptors* descriptors);
 
  private:
+  Block* find(const protocol::ExportWanted& wanted) REQUIRES(blocks_.mutex);  // or null
+  // The program has it no more, also where its free still waits for the GPU.
+  bool is_over(const protocol::ExportWanted& wanted);
+
   Device& device_;
   Blocks& blocks_;
   MemoryUse& use_;

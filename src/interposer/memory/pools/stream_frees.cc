@@ -110,8 +110,12 @@ void StreamFrees::stream_leaves(CUstream stream) {
 void StreamFrees::pass(bool wait_for_unknown) {
   const RealDriver& driver = real_driver();
   std::vector<Free> passed;
+  const NotCancelled whole;
   CapturesHeldOff held_off(device_.process().captures);
   if (!held_off) return;
+  // What is taken out of these books is given back before its context ends, which would give it back as well.
+  const ContextsStay stay(device_.process().contexts, device_.ordinal());
+  if (!stay) return;
   {
     Lock lock(blocks_.mutex);
     // A stream passes its frees one after the other: of one whose oldest is not done no other is asked about. So a look costs a question
