@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws what an event costs the policy against the number of clients, from policy_step_bench's results.
 
-    bench/cost_plot.py                       bench/results/policy-step-curve-news.json -> docs/policy-cost.svg
+    bench/cost_plot.py                       bench/results/policy-step-curve-measured.json -> docs/policy-cost.svg
     bench/cost_plot.py RESULTS.json OUT.svg
 
 Both axes are logarithmic. Up to 2,000 clients are on one GPU; more are spread over 64, and those of gangs over 8 or 64
@@ -138,7 +138,7 @@ def main():
     arguments = sys.argv[1:]
     if len(arguments) not in (0, 2) or any(word.startswith("-") for word in arguments):
         raise SystemExit(__doc__)
-    source, target = arguments or (ROOT / "bench/results/policy-step-curve-news.json", ROOT / "docs/policy-cost.svg")
+    source, target = arguments or (ROOT / "bench/results/policy-step-curve-measured.json", ROOT / "docs/policy-cost.svg")
     rows = json.loads(pathlib.Path(source).read_text(encoding="utf-8"))["rows"]
     pathlib.Path(target).write_text(draw(rows), encoding="utf-8")
 

@@ -219,7 +219,7 @@ def main():
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
     made = {ROOT / f"docs/pictures/bench-{name}.svg": draw() for name, draw in PICTURES.items()}
-    made[ROOT / "docs/policy-cost.svg"] = cost_plot.draw(json.loads((HERE / "results/policy-step-curve-news.json").read_text())["rows"])
+    made[ROOT / "docs/policy-cost.svg"] = cost_plot.draw(json.loads((HERE / "results/policy-step-curve-measured.json").read_text())["rows"])
     stale = [path for path, drawn in made.items() if not path.exists() or path.read_text() != drawn]
     if sys.argv[1:]:
         if stale:
