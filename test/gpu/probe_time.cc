@@ -254,6 +254,7 @@ void probe_alloc(const Options& options) {
   open_gpu();
   const size_t largest = options.number("largest", 8ull << 30);
   for (const size_t bytes : {size_t{1024}, size_t{4} << 20, size_t{256} << 20, largest}) {
+    if (bytes > largest) continue;
     std::vector<double> allocate, free;
     const int repetitions = bytes < (64u << 20) ? 200 : 10;
     for (int i = 0; i < repetitions; ++i) {

@@ -52,7 +52,7 @@ CHECKS = {
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
     "steady": (steady.steady_check, 240),  # --plan full: 420
     "hand_over": (hand_over.hand_over, 130),
-    "sharing": (sharing.sharing, 360),  # --rows auto: 280
+    "sharing": (sharing.sharing, 460),  # --rows auto: 370
     "co_run": (training.co_run, 260),
     "torch_train": (training.torch_train, 480),
 }
@@ -80,7 +80,7 @@ def parse_arguments():
     parser.add_argument("--ddp-turn", type=float, default=2.0, help="ddp: fixed switch time in seconds")
     parser.add_argument("--count", type=int, default=60, help="deaths: how often something is killed or stopped")
     parser.add_argument("--seed", type=int, default=None, help="deaths: of the random moments; printed by each run")
-    parser.add_argument("--death-seconds", type=float, default=75, help="deaths: no more is struck after this long")
+    parser.add_argument("--death-seconds", type=float, default=120, help="deaths: no more is struck after this long")
     parser.add_argument("--serve-seconds", type=float, default=120, help="servers: for how long requests come")
     parser.add_argument("--skip-unchanged", default="on", help="servers: the setting's values, measured one after the other")
     parser.add_argument("--plan", choices=("auto", "short", "full", "bursty", "drift", "hour"), default="auto",

@@ -51,8 +51,7 @@ def quartiles(values):
 
 def hand_over(config, result):
     seconds, repetitions = (1, 1) if config.small else (4, 3)
-    native = Way(config, "native").begin(programs=1)
-    result.figure("kernels", native.calibrate())
+    native = Way.calibrated(config, result, programs=1)
     solo = {kind: [native.work(1, 1024, kind, seconds)[0] for _ in range(repetitions)] for kind in KINDS}
     native.end()
     small = {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else {}

@@ -49,6 +49,7 @@ class Way:
         self.config, self.name, self.scheduler = config, name, scheduler
         self.rounds, self.round_ps = {}, 0
         self.processes = []
+        self.bursts = []  # of each work in them
 
     def begin(self, rounds=None, round_ps=0, programs=PROGRAMS):
         self.rounds, self.round_ps = rounds or {}, round_ps
@@ -71,6 +72,14 @@ class Way:
         self.processes.append(process)
         return process
 
+    @classmethod
+    def calibrated(cls, config, result, programs=PROGRAMS):
+        """Natively. How long a round takes one process finds for all: a program that does not know it has other batches and bursts."""
+        finds = cls(config, "calibration").begin(programs=1)
+        result.figure("kernels", finds.calibrate())
+        finds.end()
+        return cls(config, "native").begin(finds.rounds, finds.round_ps, programs)
+
     def calibrate(self):
         answer = self.processes[0].order("calibrate " + ",".join(str(us) for us in LENGTHS_US.values()), 60)
         self.rounds = dict(zip(LENGTHS_US, answer["rounds"]))
@@ -88,6 +97,7 @@ class Way:
         parallel([lambda process=process: process.order(f"blocks {blocks}", 30) for process in chosen])
         for process, limit in zip(chosen, limits or []):
             self.limit(process.name, limit)
+        turns = self.turns()
         begin = time.monotonic_ns() + SECOND // 5
         end = begin + int(seconds * SECOND)
         # Bursts that begin together would wait for each other natively, and so get out of step, but not where they run at the same time.
@@ -96,7 +106,14 @@ class Way:
                             for index, process in enumerate(chosen)])
         settled = begin + (end - begin) // 10
         marks = [answer["marks"] for answer in answers]
+        if kind == "burst":
+            cycles = [answer["cycles"] for answer in answers]
+            self.bursts.append({"met": meetings(marks), "turns": self.turns() - turns,
+                                **{name: [each[name] for each in cycles] for name in ("count", "first_us", "wait_us", "pause_us")}})
         return [(done_at(each, end) - done_at(each, settled)) / (end - settled) for each in marks]
+
+    def turns(self):
+        return sum(client["turns"] for client in self.scheduler.ask({"request": "status"})["clients"]) if self.scheduler else 0
 
     def limit(self, name, percent):
         environment = self.scheduler.program_environment()
@@ -108,6 +125,16 @@ class Way:
             process.close_input()
         for process in self.processes:
             process.expect_success(30)
+
+
+def meetings(marks):
+    """The share of bursts that ended within a burst's length of another program's: programs that run at the same time delay each other alike, and so
+    meet again a cycle later; those of which one waits for the other are apart from then on."""
+    length = int(BURST.split()[0]) * 1000
+    ends = [[time_ns for time_ns, _ in each[1:]] for each in marks]
+    met = sum(any(abs(other - end) < length for index, others in enumerate(ends) if index != own for other in others)
+              for own, each in enumerate(ends) for end in each)
+    return round(met / max(1, sum(map(len, ends))), 3)
 
 
 class Choices:
@@ -161,15 +188,14 @@ def repeated(way, load, solo, seconds, repetitions, during):
 
 
 def table(config, result, parts):
-    seconds, repetitions = (1, 1) if config.small else (2, 3)
+    seconds, repetitions = (1, 1) if config.small else (2, 5)
     rows = [row[1:] for row in ROWS if row[0] in parts or parts == ["auto"]]
     ways = FIXED + (AUTO if "auto" in parts else ())
-    native = Way(config, "native").begin()
-    result.figure("kernels", native.calibrate())
+    native = Way.calibrated(config, result)
     saturating = native.work(1, 1024, "1ms", seconds)[0]
     solo = {name: native.work(1, blocks, kind, seconds)[0] for name, _, blocks, kind, _ in rows}
     sums = {name: {} for name, *_ in rows}
-    shares, choices, during = {}, {}, {}
+    shares, choices, during, bursts = {}, {}, {}, {}
 
     def measure(way):
         for name, count, blocks, kind, _ in rows:
@@ -179,6 +205,7 @@ def table(config, result, parts):
                 choices.setdefault(way.name, {})[name] = seen
             found = repeated(way, (count, blocks, kind), solo[name], seconds, repetitions, during.setdefault(way.name, {}).setdefault(name, []))
             sums[name][way.name] = {"median": round(median(found), 3), "all": [round(one, 3) for one in found]}
+        bursts[way.name] = way.bursts[-repetitions:]
 
     measure(native)
     native.end()
@@ -197,6 +224,7 @@ def table(config, result, parts):
         if "mixed" in parts and name == "mps-on":
             result.figure("mixed", mixed(config, native, seconds, repetitions, saturating))
     result.figure("sum over one alone natively", sums)
+    result.figure("bursts in each repetition", bursts)
     result.figure("percent of alone under limits 30 + 60", shares)
     result.require("attached with mps off", result.figures["attached: mps-off"], "==", 0)
     result.require("attached with mps on", result.figures["attached: mps-on"], "==", PROGRAMS)
@@ -384,8 +412,7 @@ def beside_fixed_ways(config, measure):
 
 
 def twenty_mixes(config, result):
-    native = Way(config, "native").begin()
-    result.figure("kernels", native.calibrate())
+    native = Way.calibrated(config, result)
 
     def measure(schedulers):
         ways = {name: Way(config, name, scheduler).begin(native.rounds, native.round_ps) for name, scheduler in schedulers.items()}
