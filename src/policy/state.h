@@ -271,11 +271,13 @@ struct ShareTurn {
   struct Moment {
     bool learns = false;     // of all, whether they leave gaps
     bool apart = false;      // now: who leaves gaps waits for another's burst
+    bool met = false;        // one did for long, or none could: bursts are not known to be apart
     Duration apart_for = 0;  // in it, until `seen_at`
     Instant seen_at = 0, began = 0, until = 0;
   };
   std::optional<Moment> moment;  // in which bursts are put apart while several programs want the GPU
   Instant next_moment = 0;
+  int quiet_moments = 0;          // the last ones, in which no bursts met
   Instant trials_rest_until = 0;  // while clients do what they do: nothing of ShareTrial is to be settled before then
   bool bursts_apart() const { return moment && moment->apart; }
   bool holds() const { return group || bursts_apart(); }  // some of those that wait, or may

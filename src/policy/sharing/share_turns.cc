@@ -19,6 +19,8 @@ constexpr Duration kPauses = 10 * kMillisecond;  // who does not want a turn bac
 constexpr Duration kBurstsEvery = 300 * kMillisecond;  // bursts are put one after the other, for
 constexpr Duration kBurstsApart = 30 * kMillisecond;
 constexpr Duration kBurstsLate = 10 * kMillisecond;  // what begins later is left out
+constexpr Duration kBurstsMeet = kMillisecond;       // a burst that waited for less may have come into the hand-over after another's
+constexpr int kBurstsRarest = 2;                     // where none met, the next moment comes after twice the time; so often in a row
 constexpr int kHeldMoments = 3;                      // in a row, and a client that had the lock all the time leaves gaps no more
 constexpr int kHeldMomentsMeasured = 10;             // of one that is measured: only its next trial would find that it does leave them
 constexpr int kSoonInRow = 2;  // wishes within a moment of the turn before: bursts that may meet others' again and again; requests do not
@@ -85,9 +87,13 @@ bool leaves_gaps(const Context& context, const Gpu& gpu, const Client& client) {
   return share.beside_until > context.now || share.gaps_in_row > 0 || (share.measured && share.gappy);
 }
 
+// Its bursts may meet others' again and again.
+bool repeats_itself(const Context& context, const Gpu& gpu, const Client& client) {
+  return leaves_gaps(context, gpu, client) && client.share.soon_in_row >= kSoonInRow && !runs_apart(gpu, client);
+}
+
 bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& client) {
-  if (!gpu.share_turn.bursts_apart() || !leaves_gaps(context, gpu, client) || context.now >= client.wait.since + kLeast) return false;
-  if (client.share.soon_in_row < kSoonInRow || runs_apart(gpu, client)) return false;
+  if (!gpu.share_turn.bursts_apart() || context.now >= client.wait.since + kLeast || !repeats_itself(context, gpu, client)) return false;
   return std::any_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
     return leaves_gaps(context, gpu, *entry.second) && burst_group_of(gpu, *entry.second) != burst_group_of(gpu, client);
   });
@@ -114,6 +120,20 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
     client.share.beside_until = context.now;
     client.share.gaps_in_row = 0;
     client.share.set_gappy(false, context.now);
+  }
+}
+
+// A moment is over. Bursts that are apart stay so for a while: the driver's slices set those that touch apart again.
+void note_whether_bursts_met(const Context& context, Gpu& gpu, const ShareTurn::Moment& moment) {
+  ShareTurn& turn = gpu.share_turn;
+  const bool held = std::any_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
+    return leaves_gaps(context, gpu, *entry.second) && entry.second->turn.granted_at <= moment.began;
+  });
+  if (moment.met || held || moment.learns) {
+    turn.quiet_moments = 0;
+    turn.next_moment = std::min(turn.next_moment, moment.began + kBurstsEvery);
+  } else if (turn.quiet_moments < kBurstsRarest) {
+    ++turn.quiet_moments;
   }
 }
 
@@ -145,7 +165,7 @@ bool bursts_meet(Context& context, Gpu& gpu) {
   if (context.now >= turn.next_moment) {
     // Only on time: else the request of one that seldom works would begin it, each time, and wait.
     const bool on_time = context.now < turn.next_moment + kBurstsLate;
-    turn.next_moment = context.now + kBurstsEvery;
+    turn.next_moment = context.now + (kBurstsEvery << turn.quiet_moments);
     if (on_time && !turn.moment) begin_moment(context, turn, kBurstsApart, false);
   }
   context.wake(gpu, turn.next_moment);
@@ -170,7 +190,11 @@ bool bursts_are_turns(const Context& context, const Gpu& gpu) {
 void settle_bursts(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
   if (turn.moment && turn.moment->apart) turn.moment->apart_for += context.now - turn.moment->seen_at;
-  if (turn.moment && context.now >= turn.moment->until) take_turns_again(context, gpu, *std::exchange(turn.moment, std::nullopt));
+  if (turn.moment && context.now >= turn.moment->until) {
+    const ShareTurn::Moment moment = *std::exchange(turn.moment, std::nullopt);
+    if (!bursts_are_turns(context, gpu)) note_whether_bursts_met(context, gpu, moment);
+    take_turns_again(context, gpu, moment);
+  }
   const bool meet = gpu.clients.size() <= kBurstsMost && bursts_meet(context, gpu);
   const bool turns = bursts_are_turns(context, gpu);
   if (!turn.moment && turns) begin_moment(context, turn, kBurstsApart, false);
@@ -183,8 +207,15 @@ void settle_bursts(Context& context, Gpu& gpu) {
                        room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
   if (!turn.moment->apart) return;
   for (const auto& [id, client] : gpu.waiting) {
-    const Instant waited = client->wait.since + kLeast;
+    const Instant waited = client->wait.since + kLeast, long_enough = client->wait.since + kBurstsMeet;
     if (context.now < waited) context.wake(gpu, waited);
+    // Its first one tells how they come by themselves; the next come as those before them were put.
+    const bool tells = client->turn.granted_at <= turn.moment->began && repeats_itself(context, gpu, *client);
+    if (turn.moment->met || turns || !tells) continue;
+    if (context.now < long_enough)
+      context.wake(gpu, long_enough);
+    else
+      turn.moment->met = true;
   }
 }
 
@@ -328,6 +359,8 @@ void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
   gpu.share_turn.told += (event.group != 0) - (client.share.group != 0);
   gpu.share_trial.measured += event.measured - client.share.measured;
   client.share.gappy |= event.measured && !client.share.measured;
+  gpu.share_turn.quiet_moments = 0;  // one that comes may have bursts of its own
+  gpu.share_turn.next_moment = 0;
   client.share.group = event.group;
   client.share.measured = event.measured;
 }

@@ -74,7 +74,7 @@ class World {
   template <typename What>
   void pass_moment(What what) {
     const auto is_in_it = [&] { return state_->gpus.at(0).share_turn.bursts_apart(); };
-    for (int i = 0; i < 1000 && !is_in_it(); ++i) run(kMs);
+    for (int i = 0; i < 1500 && !is_in_it(); ++i) run(kMs);
     ASSERT_TRUE(is_in_it());
     run(10 * kMs);
     what();

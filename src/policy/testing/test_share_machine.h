@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "policy/policy.h"
+#include "policy/state.h"
 
 namespace nvshare::policy::testing {
 
@@ -110,6 +111,7 @@ class Machine {
   }
   GpuView gpu() const { return view(*state_, now_).at(0); }
   SharingWay chosen() const { return gpu().sharing; }
+  bool bursts_apart() const { return state_->gpus.begin()->second.share_turn.bursts_apart(); }
   Duration tried() const { return tried_; }
   uint64_t asked() const { return asked_; }
   bool counting() const { return counting_; }
