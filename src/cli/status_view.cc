@@ -370,7 +370,7 @@ static std::string draw_all(const StatusReport& status, Page& page) {
 
 std::string draw_status(const StatusReport& status, size_t columns) {
   Page page{columns, {}};
-  const std::string out = status.own ? draw_own(status, page) : draw_all(status, page);
+  std::string out = status.own ? draw_own(status, page) : draw_all(status, page);
   if (page.left_out.empty()) return out;
   std::string titles;
   std::set<std::string> told;
