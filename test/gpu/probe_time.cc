@@ -256,7 +256,7 @@ void probe_alloc(const Options& options) {
   for (const size_t bytes : {size_t{1024}, size_t{4} << 20, size_t{256} << 20, largest}) {
     if (bytes > largest) continue;
     std::vector<double> allocate, free;
-    const int repetitions = bytes < (64u << 20) ? 200 : 10;
+    const int repetitions = bytes < (64u << 20) ? static_cast<int>(options.number("allocations", 200)) : 10;
     for (int i = 0; i < repetitions; ++i) {
       CUdeviceptr pointer = 0;
       const uint64_t begin = now_ns();

@@ -11,7 +11,7 @@ def probe(config, result):
     """Facts about this machine; nothing is required but that each probe ends."""
     listed = Process(config, "probe-list", [config.program("probe"), "--list"])
     listed.expect_success(10)
-    small = ["--largest", "16M", "--vmm-bytes", "256M", "--pin-bytes", "64M", "--copy-bytes", "64M", "--launches", "500"]
+    small = ["--largest", "16M", "--allocations", "20", "--vmm-bytes", "256M", "--pin-bytes", "64M", "--copy-bytes", "64M", "--launches", "500"]
     sizes = small if config.small else []
     for name in listed.lines:
         process = Process(config, f"probe-{name}", [config.program("probe"), "--only", name, *sizes])
