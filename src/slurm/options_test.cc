@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kG = 1'000'000'000;
 
-Lookup variables(std::map<std::string, std::string> values) {
+Lookup variables(const std::map<std::string, std::string>& values) {
   return [values](const char* name) {
     const auto at = values.find(name);
     return at == values.end() ? std::nullopt : std::optional(at->second);
