@@ -451,8 +451,8 @@ class ManyGpus(unittest.TestCase):
     def changes_come_alone(self, tab, scheduler, held_up=()):
         """Whether none of three changes waits for the next whole report; of three within three seconds one at most would be shown with one by chance."""
         gpu = scheduler.gpus[0]
-        def comes_alone(held_up):
-            tab.evaluate(f"window.heldUp = {json.dumps(held_up)}")
+        def comes_alone(look_is_held_up):
+            tab.evaluate(f"window.heldUp = {json.dumps(look_is_held_up)}")
             before = tab.evaluate("document.body.dataset.reports")
             runs = json.dumps(scheduler.change(gpu) % 2 == 1)
             self.assertTrue(tab.wait_for(f"document.querySelector('[data-gpu={gpu}] .tenants').textContent.includes('1 running') === {runs}"))
