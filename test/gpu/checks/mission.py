@@ -93,12 +93,13 @@ def steady_shares(marks, begin, end):
 
 
 def whole_rotations(marks, begin, end, gap_ns):
-    """From the first to the last beginning of a turn of the program that has most of them: between them everybody had as many."""
+    """From the first to the last beginning of a turn of the program that has most of them: between them everybody had as many. The third: how
+    many; none, where no program had two."""
     def beginnings(each):
         return [later for (earlier, _), (later, _) in zip(each, each[1:]) if later - earlier > gap_ns and begin <= later <= end]
     longest = max((beginnings(each) for each in marks), key=len)
     if len(longest) < 2:
-        raise Skip(f"no program had two turns between {begin} and {end}")
+        return begin, end, 0
     return longest[0], longest[-1], len(longest) - 1
 
 
@@ -159,8 +160,12 @@ def rotations(config, shape, result, table):
         for program in programs:
             program.wait_event("ready", 90)
         rounds = shape.rounds_of_1ms(programs[0])
-        begin, end, marks = work_for(programs, 4 * 4 * (turn_s + 0.6), rounds)
-        begin, end, figures["count"] = whole_rotations(marks, begin, end, turn_s * SECOND)
+        for longer in (1, 2, 4):  # a busy machine takes its time to move memory
+            begin, end, marks = work_for(programs, longer * 4 * 4 * (turn_s + 0.6), rounds)
+            begin, end, figures["count"] = whole_rotations(marks, begin, end, turn_s * SECOND)
+            if figures["count"] > 0:
+                break
+        result.require("rotations: whole ones", figures["count"], ">=", 1)
         figures["shares"] = steady_shares(marks, begin, end)
         for program in programs:
             program.close_input()
