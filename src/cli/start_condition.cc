@@ -43,14 +43,14 @@ std::string use_of(const StatusReport& status, size_t index) {
 }  // namespace
 
 std::vector<uint64_t> tenants_named(const StatusReport& status, const std::string& name) {
-  std::vector<uint64_t> ids, shortened;
+  std::vector<uint64_t> ids;
   for (const TenantReport& tenant : status.tenants) {
     const bool is_job = tenant.job != 0 && name == "job=" + std::to_string(tenant.job);
     if (std::to_string(tenant.id) == name || is_job) return {tenant.id};  // whatever others call themselves
-    if (tenant.name == name && !name.starts_with("job=")) ids.push_back(tenant.id);
-    if (protocol::is_short_name(tenant.kind, tenant.name, name)) shortened.push_back(tenant.id);
+    const bool is_called_so = tenant.name == name && !name.starts_with("job=");
+    if (is_called_so || protocol::is_short_name(tenant.kind, tenant.name, name)) ids.push_back(tenant.id);
   }
-  return ids.empty() ? shortened : ids;
+  return ids;
 }
 
 bool has_ended(const StatusReport& status, uint64_t tenant) {

@@ -91,6 +91,8 @@ TEST(StartCondition, TenantsAreFoundByNameIdOrJob) {
   add_tenant(status, 13, "d8269d69ea8bffff", "run", 1);
   EXPECT_EQ(tenants_named(status, "d8269d69ea8b"), std::vector<uint64_t>{12}) << "as docker ps shows it";
   EXPECT_TRUE(tenants_named(status, "d8269d69ea8").empty());
+  add_tenant(status, 14, "d8269d69ea8b", "run", 1);
+  EXPECT_EQ(tenants_named(status, "d8269d69ea8b"), (std::vector<uint64_t>{12, 14})) << "a program chose that name: which is meant is asked";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "interposer/hooks/reach.h"
 #include "interposer/hooks/shortage.h"
 #include "interposer/process/green_contexts.h"
+#include "interposer/process/synchronize.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/references.h"
 
@@ -47,6 +48,7 @@ CUresult destroy(Process& process, CUcontext context) {
     process.context_left(context);
   } else {
     process.contexts.stays(context);
+    settle_imports(process);
   }
   return result;
 }
@@ -61,6 +63,7 @@ CUresult end_primary_by(Process& process, CUcontext context, CUdevice device, Ca
   // Parts of the program may have retained it where no hook saw it.
   if (real_driver().cuDevicePrimaryCtxGetState(device, &flags, &alive) == CUDA_SUCCESS && alive != 0) {
     process.contexts.stays(context);
+    settle_imports(process);
   } else {
     process.context_left(context);
   }

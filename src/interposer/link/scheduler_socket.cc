@@ -40,7 +40,7 @@ bool socket_address(sockaddr_un* address) {
   if (directory == nullptr || *directory == '\0') directory = protocol::kRuntimeDirectoryDefault;
   static std::atomic<bool> told_relative{false};
   if (*directory != '/' && !told_relative.exchange(true)) {
-    log(LogLevel::kWarning, "%s is '%.60s'; accepted: an absolute path. Looked for from the program's folder",
+    log(LogLevel::kWarning, "%s is '%.60s'; accepted: an absolute path. Looked for from the folder that the program works in",
         protocol::kRuntimeDirectoryVariable, directory);
   }
   *address = {};

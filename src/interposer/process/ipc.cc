@@ -336,9 +336,11 @@ void Ipc::collect(uint64_t request, CUcontext context) {
       let_go(import);
     }
   } else if (pinned != Contexts::Pinned::kGone) {
-    imports_leave.store(true, std::memory_order_release);
+    imports_leave.store(true, std::memory_order_seq_cst);
   }
-  if (pinned == Contexts::Pinned::kYes) process_.contexts.unpin(context);
+  if (pinned != Contexts::Pinned::kYes) return;
+  process_.contexts.unpin(context);
+  if (!process_.captures.capturing()) settle_imports(process_);  // a capture ended before it saw that
 }
 
 bool Ipc::overlaps(CUdeviceptr address, size_t bytes) {

@@ -225,8 +225,8 @@ bool Process::context_made(CUcontext context, int ordinal) {
 }
 
 void Process::context_leaves(CUcontext context) {
-  least_memory.forget(context);
   Device* owner = device(contexts.leaves(context));
+  least_memory.forget(context);  // nobody uses it any more, so that nothing is added
   if (owner == nullptr) return;
   owner->swap_engine().context_gone(context);
   owner->memory().arena.context_gone(context);

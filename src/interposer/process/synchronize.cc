@@ -42,9 +42,9 @@ bool give_back_frees(Process& process, const uint64_t (&until)[kDevicesMax]) {
 
 // False: a context is on its way out. Then it is looked for once more.
 bool settle_once(Process& process) {
-  const auto put_off = [] {
-    imports_leave.store(true, std::memory_order_release);
-    return true;
+  const auto put_off = [&] {
+    imports_leave.store(true, std::memory_order_seq_cst);
+    return process.captures.capturing();  // else the capture ended before it saw that
   };
   if (process.ending()) return true;
   if (process.captures.capturing()) return put_off();

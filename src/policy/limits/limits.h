@@ -50,10 +50,10 @@ Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now);
 int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& account);  // of a tenant that runs now
 
 // quota_left.cc: accounts of tenants that left a debt
-void set_left_apart(Context& context, Gpu& gpu);         // brings those that are looked at up to date; those that owe nothing are forgotten
-void let_left_rest(const Config& config, Quota& quota);  // after limits had a look at them
-void look_at_all_left(const Config& config, Gpu& gpu);   // from now on none rests
-void earn_left(const Config& config, Gpu& gpu);          // the same, and all are as of Quota::until
+void set_left_apart(Context& context, Gpu& gpu);  // brings those that are looked at up to date; those that count no more are forgotten
+void let_left_rest(const Config& config, Quota& quota);                               // after limits had a look at them
+void look_at_all_left(const Config& config, Gpu& gpu);                                // from now on none rests
+void earn_left(const Config& config, Gpu& gpu);                                       // the same, and all are as of Quota::until
 std::unique_ptr<Account> take_left(const Config& config, Gpu& gpu, TenantId tenant);  // as of Quota::until; null: there is none
 Account rested(const Config& config, const Quota& quota, const Account& as_left);     // as of Left::at
 

@@ -92,7 +92,7 @@ void add_times(const Config& config, Left& left) {
   left.times.clear();
 }
 
-// Those that owe nothing any more, or have for too long.
+// Those whose debt no limit asks for any more, and those that left too long ago.
 void forget_left(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   Left& left = quota.left;

@@ -123,16 +123,20 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
   }
 }
 
-// A moment is over. Bursts that are apart stay so for a while: the driver's slices set those that touch apart again.
+// A moment is over. Bursts that are apart stay so for a while: the driver's slices set those that touch apart again. One in which no burst
+// began tells nothing.
 void note_whether_bursts_met(const Context& context, Gpu& gpu, const ShareTurn::Moment& moment) {
   ShareTurn& turn = gpu.share_turn;
-  const bool held = std::any_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
-    return leaves_gaps(context, gpu, *entry.second) && entry.second->turn.granted_at <= moment.began;
-  });
+  bool held = false, began = false;
+  for (const auto& [id, client] : gpu.clients) {
+    if (!leaves_gaps(context, gpu, client)) continue;
+    held |= client.holds_lock() && client.turn.granted_at <= moment.began;
+    began |= client.turn.granted_at > moment.began;
+  }
   if (moment.met || held || moment.learns) {
     turn.quiet_moments = 0;
     turn.next_moment = std::min(turn.next_moment, moment.began + kBurstsEvery);
-  } else if (turn.quiet_moments < kBurstsRarest) {
+  } else if (began && turn.quiet_moments < kBurstsRarest) {
     ++turn.quiet_moments;
   }
 }
@@ -165,7 +169,7 @@ bool bursts_meet(Context& context, Gpu& gpu) {
   if (context.now >= turn.next_moment) {
     // Only on time: else the request of one that seldom works would begin it, each time, and wait.
     const bool on_time = context.now < turn.next_moment + kBurstsLate;
-    turn.next_moment = context.now + (kBurstsEvery << turn.quiet_moments);
+    turn.next_moment = context.now + (on_time ? kBurstsEvery << turn.quiet_moments : kBurstsEvery);
     if (on_time && !turn.moment) begin_moment(context, turn, kBurstsApart, false);
   }
   context.wake(gpu, turn.next_moment);
@@ -354,13 +358,13 @@ void watch_gaps(const Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) client.share.watch(context.now);
 }
 
-void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
+void take_shares(const Context& context, Gpu& gpu, Client& client, const ClientShares& event) {
   gpu.share_turn.members += (event.group != 0 || event.measured) - client.share.is_in_group();
   gpu.share_turn.told += (event.group != 0) - (client.share.group != 0);
   gpu.share_trial.measured += event.measured - client.share.measured;
   client.share.gappy |= event.measured && !client.share.measured;
   gpu.share_turn.quiet_moments = 0;  // one that comes may have bursts of its own
-  gpu.share_turn.next_moment = 0;
+  gpu.share_turn.next_moment = std::min(gpu.share_turn.next_moment, context.now + kBurstsEvery);
   client.share.group = event.group;
   client.share.measured = event.measured;
 }

@@ -12,7 +12,7 @@ void settle_share_trials(Context& context, Gpu& gpu);
 bool sharing_rests(const Gpu& gpu, Instant now);
 
 // share_turns.cc: groups of clients that share the GPU in different ways take turns where all fit
-void take_shares(Gpu& gpu, Client& client, const ClientShares& event);
+void take_shares(const Context& context, Gpu& gpu, Client& client, const ClientShares& event);
 void forget_shares(Gpu& gpu, const Client& client);  // which leaves
 void settle_share_turns(Context& context, Gpu& gpu);
 bool all_are_measured(const Gpu& gpu);                                                         // and nothing else says how they share

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "policy/parts.h"
+#include "protocol/short_names.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -29,7 +30,7 @@ Error not_one_of(const Tenants& tenants, const std::string& text) {
   };
   for (const auto& [key, tenant] : tenants.all()) {
     add(all, tenant);
-    if (tenant.name == text) add(same, tenant);
+    if (tenant.name == text || protocol::is_short_name(tenant.kind, tenant.name, text)) add(same, tenant);
   }
   if (!same.empty()) return error_format("several tenants are called '%.80s': %s; name one by its id", text.c_str(), same.c_str());
   return error_format("there is no tenant '%.80s'; there are: %s", text.c_str(), all.empty() ? "none" : all.c_str());

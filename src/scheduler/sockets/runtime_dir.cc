@@ -95,11 +95,14 @@ Result<RuntimeDir> RuntimeDir::open(const std::string& path, std::chrono::nanose
     for (ssize_t i = 0; i < length; ++i) {
       if (owner[i] == '\n') owner[i] = 0;
     }
-    const char* pid = length > 0 ? owner : "unknown";
+    if (length <= 0) {  // it is just about to write it
+      return error_format("%.90s is served by another scheduler: use that one, end it, or take another folder (--runtime-dir)",
+                          path.c_str());
+    }
     return error_format(
         "%.90s is served by another scheduler (pid %s): use that one, end it ('systemctl stop nvshare-scheduler', or 'kill %s'), or take "
         "another folder (--runtime-dir)",
-        path.c_str(), pid, pid);
+        path.c_str(), owner, owner);
   }
   std::string content = std::to_string(getpid()) + "\n";
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), content.data(), content.size(), 0) < 0) {

@@ -265,6 +265,9 @@ TEST(Tenants, NoUserIsTakenForAPodOrAContainer) {
   EXPECT_EQ(tenants.find(id)->kind, "container") << "the liar does not even share its name";
   EXPECT_EQ(tenants.find(id.substr(0, 12)), tenants.find(id)) << "as docker ps shows it";
   EXPECT_EQ(tenants.find(id.substr(0, 11)), nullptr);
+  Child named;
+  tenants.join(peer_with(named.pid), id.substr(0, 12));
+  EXPECT_EQ(tenants.find(id.substr(0, 12)), nullptr) << "a program chose that name";
 }
 
 // Containers of engines whose cgroups nobody knows, such as containerd's `ctr`.

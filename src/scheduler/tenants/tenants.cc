@@ -194,13 +194,12 @@ Tenant* Tenants::find(const std::string& name_or_id) {
   if (const auto id = parse_integer(name_or_id, 1, INT64_MAX); id && std::to_string(*id) == name_or_id) {
     if (Tenant* tenant = find(static_cast<policy::TenantId>(*id))) return tenant;
   }
-  std::vector<Tenant*> called, shortened;
+  // Programs choose their names: where one is called like a container's short ID, neither is meant.
+  std::vector<Tenant*> called;
   for (auto& [key, tenant] : tenants_) {
-    if (tenant.name == name_or_id) called.push_back(&tenant);
-    if (protocol::is_short_name(tenant.kind, tenant.name, name_or_id)) shortened.push_back(&tenant);
+    if (tenant.name == name_or_id || protocol::is_short_name(tenant.kind, tenant.name, name_or_id)) called.push_back(&tenant);
   }
-  const std::vector<Tenant*>& found = called.empty() ? shortened : called;
-  return found.size() == 1 ? found.front() : nullptr;
+  return called.size() == 1 ? called.front() : nullptr;
 }
 
 Tenant* Tenants::find_pod(const std::string& uid) {
