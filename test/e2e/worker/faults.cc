@@ -44,7 +44,7 @@ bool child_ends(CUgraphExec executable) {
   return false;
 }
 
-// The GPU stands still on that stream until `*go`.
+// The GPU stands still on that stream until `*go`, which outlives the stream: it looks once more.
 void stand_still_on(CUstream stream, std::atomic<bool>* go) {
   const auto wait = [](void* data) {
     while (!static_cast<std::atomic<bool>*>(data)->load()) usleep(100);
@@ -123,7 +123,7 @@ void run_free_while_the_gpu_waits(const Options& options) {
   retain_primary();
   std::vector<CUstream> streams(kStreams);
   std::vector<CUdeviceptr> blocks(kStreams * options.number("count", 800));
-  std::atomic<bool> go{false};
+  static std::atomic<bool> go{false};
   for (CUstream& stream : streams) check(cuda().cuStreamCreate(&stream, kNonBlocking), "cuStreamCreate");
   for (size_t i = 0; i < blocks.size(); ++i) {
     check(cuda().cuMemAllocAsync(&blocks[i], 4096, streams[i % kStreams]), "cuMemAllocAsync");
@@ -144,7 +144,7 @@ void run_allocate_while_the_gpu_waits(const Options& options) {
   Desk desk;
   auto ballast = filled(desk.place, 2 * bytes, 1);
   CUdeviceptr freed = 0, more = 0;
-  std::atomic<bool> go{false};
+  static std::atomic<bool> go{false};
   if (options.number("beside-capture", 0) != 0) {
     check(cuda().cuMemAlloc_v2(&freed, bytes), "cuMemAlloc");
     free_beside_a_capture(desk.place.stream, freed);
@@ -173,7 +173,7 @@ void run_destroy_while_the_gpu_waits(const Options& options) {
   Desk desk;
   auto ballast = filled(desk.place, 2 * bytes, 1);
   CUdeviceptr freed = 0;
-  std::atomic<bool> go{false}, begins{false};
+  static std::atomic<bool> go{false}, begins{false};
   check(cuda().cuMemAlloc_v2(&freed, bytes), "cuMemAlloc");
   free_beside_a_capture(desk.place.stream, freed);
   stand_still_on(desk.place.stream, &go);
@@ -199,7 +199,7 @@ void run_allocate_beside_a_capture(const Options&) {
   Desk desk, still;
   CUgraph graph = nullptr;
   CUdeviceptr more[2] = {};
-  std::atomic<bool> go{false};
+  static std::atomic<bool> go{false};
   check(cuda().cuStreamBeginCapture_v2(desk.place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
   stand_still_on(still.place.stream, &go);
   for (CUdeviceptr& each : more) check(cuda().cuMemAlloc_v2(&each, 64 << 10), "cuMemAlloc");
@@ -217,7 +217,7 @@ void run_frees_of_captures(const Options& options) {
   retain_primary();
   Desk desk, still;
   CUdeviceptr freed = 0, more = 0;
-  std::atomic<bool> go{false};
+  static std::atomic<bool> go{false};
   check(cuda().cuMemAlloc_v2(&freed, 4u << 20), "cuMemAlloc");
   free_beside_a_capture(desk.place.stream, freed);
   stand_still_on(still.place.stream, &go);
@@ -238,7 +238,7 @@ void run_green_while_the_gpu_waits(const Options&) {
   retain_primary();
   Desk desk;
   CUdeviceptr freed = 0;
-  std::atomic<bool> go{false};
+  static std::atomic<bool> go{false};
   check(cuda().cuMemAllocAsync(&freed, 4u << 20, desk.place.stream), "cuMemAllocAsync");
   stand_still_on(desk.place.stream, &go);
   check(cuda().cuMemFreeAsync(freed, desk.place.stream), "cuMemFreeAsync");

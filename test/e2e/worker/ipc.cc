@@ -45,6 +45,7 @@ Handed wait_for_handed(const Options& options, const char* file = "file") {
   return handed;
 }
 
+// `go` outlives the stream, which looks at it once more.
 void stand_still_on(CUstream stream, std::atomic<bool>* go) {
   const auto wait = [](void* data) {
     while (!static_cast<std::atomic<bool>*>(data)->load()) usleep(100);
@@ -291,7 +292,7 @@ void run_ipc_close_while_the_gpu_waits(const Options& options) {
   const Workplace still = workplace();
   const Handed handed = wait_for_handed(options);
   Imported closed(handed.handles[0], handed.bytes[0]);
-  std::atomic<bool> go{false};
+  static std::atomic<bool> go{false};
   CUgraph graph = nullptr;
   check(cuda().cuStreamBeginCapture_v2(place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
   stand_still_on(still.stream, &go);
@@ -325,7 +326,7 @@ void run_ipc_close_elsewhere(const Options& options) {
   const Workplace place = workplace();
   const Workplace still = workplace();
   const Handed handed[2] = {wait_for_handed(options), wait_for_handed(options, "other")};
-  std::atomic<bool> go{false};
+  static std::atomic<bool> go{false};
   Imported first(handed[0].handles[0], handed[0].bytes[0]);
   check(cuda().cuCtxCreate_v2(&other, 0, 0), "cuCtxCreate");
   Imported second(handed[1].handles[0], handed[1].bytes[0]);
