@@ -75,7 +75,7 @@ bool write_now(const char* line, size_t length, int64_t deadline_ns) {
 
 // A closed or full stderr is the program's business: it is not ended by our line (SIGPIPE), and no thread of ours stands still for it, with
 // locks and a scheduler that waits for its answer. A line that finds no room for kLinePatience_ns is lost.
-// Where a variable or a name in it has control characters, it stays one line, and a terminal does nothing that ASCII's say.
+// It stays one line, and asks nothing of a terminal, where a variable or a name in it has control characters of ASCII.
 void write_line(char* line, size_t length) {
   const NotCancelled whole;
   std::replace_if(

@@ -271,7 +271,7 @@ struct ShareTurn {
   struct Moment {
     bool learns = false;     // of all, whether they leave gaps
     bool apart = false;      // now: who leaves gaps waits for another's burst
-    bool met = false;        // one did for long, or none could: bursts are not known to be apart
+    bool met = false;        // a burst waited in it for so long that it would have met another's
     Duration apart_for = 0;  // in it, until `seen_at`
     Instant seen_at = 0, began = 0, until = 0;
   };

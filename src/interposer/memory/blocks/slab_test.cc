@@ -10,6 +10,13 @@
 namespace nvshare::interposer {
 namespace {
 
+// A piece of 2 MiB of a context.
+void lay_out(Block* block) {
+  block->base = 1 << 30;
+  block->bytes = 2 << 20;
+  block->context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+}
+
 TEST(Slab, ClassesCoverEverySizeAndWasteAtMostAThird) {
   for (size_t bytes = 1; bytes <= SlabSet::kSlotBytesMax; bytes += bytes < 8192 ? 1 : 997) {
     size_t slot = SlabSet::slot_bytes(bytes);
@@ -105,9 +112,7 @@ TEST(Slab, WhatIsLeftAtTheEndOfAPieceIsNobodys) {
 TEST(Slab, AnotherContextGetsItsOwnSlab) {
   SlabSet slabs;
   Block block;
-  block.base = 1 << 30;
-  block.bytes = 2 << 20;
-  block.context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  lay_out(&block);
   slabs.add_slab(&block, 1000);
   EXPECT_NE(slabs.take(1000, block.context), 0u);
   EXPECT_EQ(slabs.take(1000, reinterpret_cast<cuda::CUcontext>(uintptr_t{2})), 0u);
@@ -118,9 +123,7 @@ TEST(Slab, AnotherContextGetsItsOwnSlab) {
 TEST(Slab, WhatOtherProcessesHaveGoesWhenItIsEmpty) {
   SlabSet slabs;
   Block block;
-  block.base = 1 << 30;
-  block.bytes = 2 << 20;
-  block.context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  lay_out(&block);
   slabs.add_slab(&block, 1000);
   size_t requested = 0;
   bool empty = false;
