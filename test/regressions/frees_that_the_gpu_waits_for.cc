@@ -48,8 +48,9 @@ TEST(Regressions, AnAllocationDoesNotWaitForEverWithoutAScheduler) {
 TEST(Regressions, TheEndOfAContextDoesNotWaitForTheWorkOfOthers) {
   Stage stage;
   stage.start_scheduler();
-  Child& child = stage.start("destroys", {"destroy-while-the-gpu-waits", "--hold", "60M"});
-  stage.expect_success(child);
+  for (const char* threads : {"1", "0"}) {
+    stage.expect_success(stage.start("destroys", {"destroy-while-the-gpu-waits", "--hold", "60M", "--threads", threads}));
+  }
   stage.expect_gpu_unharmed();
 }
 

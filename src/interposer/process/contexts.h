@@ -4,6 +4,7 @@
 // Thread-safe. Its mutex comes before Turns'; it is given up while waiting for a pin to go.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -90,6 +91,7 @@ class ContextsStay {
   ContextsStay(const ContextsStay&) = delete;
   ContextsStay& operator=(const ContextsStay&) = delete;
   explicit operator bool() const { return whole_; }
+  bool keeps(cuda::CUcontext context) const { return std::find(pinned_.begin(), pinned_.end(), context) != pinned_.end(); }
 
  private:
   Contexts& contexts_;

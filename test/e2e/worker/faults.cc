@@ -163,7 +163,17 @@ void run_allocate_while_the_gpu_waits(const Options& options) {
   release_primary();
 }
 
-// While an allocation waits for the GPU's work, and that for this thread, another context is destroyed, which has none.
+// No thread can be started any more.
+void allow_no_threads() {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  if (pthread_attr_setstacksize(&attributes, size_t{1} << 46) != 0 || pthread_setattr_default_np(&attributes) != 0) {
+    fail(kExitUnexpected, "threads can have any stack");
+  }
+}
+
+// While an allocation waits for the GPU's work, and that for this thread, another context is destroyed, which has none. --threads 0: no
+// thread of the library's can be started that waits instead.
 void run_destroy_while_the_gpu_waits(const Options& options) {
   const size_t bytes = options.number("hold", 60u << 20);
   CUcontext own = retain_primary();
@@ -180,11 +190,14 @@ void run_destroy_while_the_gpu_waits(const Options& options) {
   std::thread allocates([&] {
     CUdeviceptr more = 0;
     check(cuda().cuCtxSetCurrent(own), "cuCtxSetCurrent");
-    begins.store(true);
+    while (!begins.load()) usleep(1000);
     check(cuda().cuMemAlloc_v2(&more, bytes), "cuMemAlloc");
   });
-  while (!begins.load() || !has_thread("nvshare-settle")) usleep(1000);
-  usleep(50'000);
+  const bool threads = options.number("threads", 1) != 0;
+  if (!threads) allow_no_threads();
+  begins.store(true);
+  while (threads && !has_thread("nvshare-settle")) usleep(1000);
+  usleep(threads ? 50'000 : 300'000);
   check(cuda().cuCtxDestroy_v2(other), "cuCtxDestroy");
   say("destroyed");
   go.store(true);

@@ -90,13 +90,40 @@ void StreamFrees::collect_within(int64_t patience_ns) {
   for (;;) {
     // What has no event another thread waits for, so that this one does not wait longer for it.
     const bool unknown = deferred_.load(std::memory_order_relaxed) > 0;
-    pass(unknown && !settle(device_.process()));
+    if (unknown && !settle(device_.process())) wait_here();
+    pass(false);
     {
       Lock lock(blocks_.mutex);
       if (frees_.empty() && !settle_gives_back()) return;
     }
     if (now_ns() >= deadline || process.captures.capturing() || process.ending()) return;
     sleep_ns(kPassLook_ns);
+  }
+}
+
+void StreamFrees::wait_here() {
+  Process& process = device_.process();
+  std::vector<CUcontext> contexts;
+  uint64_t until = 0;
+  {
+    Lock lock(blocks_.mutex);
+    until = last_;
+    for (const Free& pending : frees_) {
+      const bool known = std::find(contexts.begin(), contexts.end(), pending.stream_context) != contexts.end();
+      if (pending.event == nullptr && !known) contexts.push_back(pending.stream_context);
+    }
+  }
+  for (CUcontext context : contexts) {
+    bool done = false;
+    if (context == nullptr) {
+      done = synchronize(process.contexts, process.captures, Contexts::kAllGpus);
+    } else if (process.contexts.pin(context) == Contexts::Pinned::kYes) {
+      CUresult ignored = cuda::CUDA_SUCCESS;  // the context's earlier failure is no reason to keep its memory
+      done = synchronize_before_free(process.captures, context, &ignored);
+      process.contexts.unpin(context);
+    }
+    const ContextsStay stay(process.contexts, device_.ordinal());
+    if (done && stay) waited(context, until);
   }
 }
 
@@ -107,7 +134,7 @@ void StreamFrees::stream_leaves(CUstream stream) {
   }
 }
 
-void StreamFrees::pass(bool wait_for_unknown) {
+void StreamFrees::pass(bool nothing_runs) {
   const RealDriver& driver = real_driver();
   std::vector<Free> passed;
   const NotCancelled whole;
@@ -128,7 +155,7 @@ void StreamFrees::pass(bool wait_for_unknown) {
       });
     };
     const auto is_done = [&](const Free& pending) {
-      if (pending.event == nullptr) return wait_for_unknown;
+      if (pending.event == nullptr) return nothing_runs && (pending.stream_context == nullptr || stay.keeps(pending.stream_context));
       if (unfinished_count == kUnfinishedStreamsMax || stands_behind(pending)) return false;
       if (driver.cuEventQuery(pending.event) == cuda::CUDA_SUCCESS) return true;
       unfinished[unfinished_count++] = pending;
@@ -142,12 +169,7 @@ void StreamFrees::pass(bool wait_for_unknown) {
     });
   }
   for (const Free& pending : passed) {
-    if (pending.event != nullptr) {
-      driver.cuEventDestroy_v2(pending.event);
-    } else {
-      CUresult ignored = cuda::CUDA_SUCCESS;  // the context's earlier failure is no reason to keep its memory
-      wait_before_free(device_, pending.stream_context, &ignored);
-    }
+    if (pending.event != nullptr) driver.cuEventDestroy_v2(pending.event);
     size_t requested = 0;
     freed_.give_back(pending.address, false, &requested);
   }

@@ -64,7 +64,10 @@ class StreamFrees {
   std::vector<cuda::CUdeviceptr> context_gone(const Blocks& blocks, cuda::CUcontext context) REQUIRES(blocks.mutex);
 
  private:
-  void pass(bool wait_for_unknown);
+  // Gives back what the GPU has passed. `nothing_runs`: on this GPU, so that frees without an event are passed, too, unless they wait for a
+  // stream of another one.
+  void pass(bool nothing_runs);
+  void wait_here();  // for what has no event, where no other thread can
   uint64_t last_number();
 
   Device& device_;
