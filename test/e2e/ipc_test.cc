@@ -114,6 +114,19 @@ TEST_F(Ipc, AClosedImportDoesNotWaitForTheWorkOfOtherContexts) {
   stage_.expect_gpu_unharmed();
 }
 
+// It waited for good for a context that it did not know, and the importer was charged for what its exporter had left.
+TEST_F(Ipc, WhatWasClosedInAContextThatNoHookSawIsLetGo) {
+  stage_.start_scheduler();
+  stage_.make_tenant("pair", getpid());
+  Child& from = exporter({"--hand", "24M", "--hold", "8M"});
+  Child& to = start("importer", "ipc-close-unseen", {});
+  stage_.expect_success(from);
+  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) == 0 && charged_of(to) < 1 * kMiB; }, moments())) << charged_of(to);
+  stage_.tell_to_stop();
+  stage_.expect_success(to);
+  stage_.expect_gpu_unharmed();
+}
+
 // The library still had the memory, as its free waited for the GPU.
 TEST_F(Ipc, AHandleOfMemoryThatWasFreedIsRefused) {
   stage_.start_scheduler();

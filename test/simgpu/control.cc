@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "simgpu/context.h"
 #include "simgpu/core.h"
 
 namespace simgpu {
@@ -52,6 +53,14 @@ SIM_API int simgpu_control(const char* command, uint64_t* result) {
     if (std::strcmp(command, each.name) != 0) continue;
     if (process() == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
     here().forbidden.store(each.forbidden, std::memory_order_seq_cst);
+    return CUDA_SUCCESS;
+  }
+  if (std::strcmp(command, "make_context") == 0) {
+    if (process() == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+    if (t_thread.depth == static_cast<int>(t_thread.stack.size())) return CUDA_ERROR_INVALID_VALUE;
+    Context* context = open_context(0, 0, nullptr);
+    if (context == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    t_thread.stack[static_cast<size_t>(t_thread.depth++)] = context;
     return CUDA_SUCCESS;
   }
   constexpr char kSetFaults[] = "set_faults ";

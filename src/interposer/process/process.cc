@@ -176,9 +176,11 @@ Device* Process::current_device(CUcontext* context) {
   if (real_driver().cuCtxGetCurrent(context) != cuda::CUDA_SUCCESS || *context == nullptr) return nullptr;
   if (real_driver().cuCtxGetDevice(&ordinal) != cuda::CUDA_SUCCESS) return nullptr;
   *context = green_contexts.primary_of(*context);
-  if (is_gone(*context)) return nullptr;
-  if (Device* known = device(ordinal)) return known;
-  // A context that was made in a way that no hook saw.
+  const bool seen = contexts.ordinal_of(*context) >= 0;
+  if (!seen && is_gone(*context)) return nullptr;
+  Device* known = device(ordinal);
+  if (known != nullptr && seen) return known;
+  // A context that was made in a way that no hook saw. From now on its work is waited for, too.
   context_made(*context, ordinal);
   return device(ordinal);
 }

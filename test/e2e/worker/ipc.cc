@@ -8,6 +8,7 @@
 #include "e2e/worker/block.h"
 #include "e2e/worker/model.h"
 #include "e2e/worker/modes.h"
+#include "simgpu/control.h"
 
 namespace nvshare::e2e {
 namespace {
@@ -340,6 +341,18 @@ void run_ipc_close_elsewhere(const Options& options) {
   go.store(true);
   const uint64_t rounds = 0;
   for (const char* file : {"file", "other"}) write_file(options.text(file, "") + ".done", &rounds, sizeof rounds);
+}
+
+// Closes a block in a context that no function of the driver's interface has made.
+void run_ipc_close_unseen(const Options& options) {
+  retain_primary();
+  const Handed handed = wait_for_handed(options);
+  if (simgpu_control("make_context", nullptr) != CUDA_SUCCESS) fail(kExitUnexpected, "no context");
+  const Imported block(handed.handles[0], handed.bytes[0]);
+  check(cuda().cuIpcCloseMemHandle(block.address), "cuIpcCloseMemHandle");
+  const uint64_t rounds = 0;
+  write_file(options.text("file", "") + ".done", &rounds, sizeof rounds);
+  while (!options.told_to_stop()) usleep(1000);
 }
 
 // Hands a block over that it has freed beside a capture; natively a handle of such memory is worth nothing.

@@ -87,6 +87,7 @@ constexpr Mode kModes[] = {
     {"ipc-import", run_ipc_import},
     {"ipc-close-while-the-gpu-waits", run_ipc_close_while_the_gpu_waits},
     {"ipc-close-elsewhere", run_ipc_close_elsewhere},
+    {"ipc-close-unseen", run_ipc_close_unseen},
     {"ipc-export-freed", run_ipc_export_freed},
     {"ipc-import-freed", run_ipc_import_freed},
     {"ipc-refused", run_ipc_refused},

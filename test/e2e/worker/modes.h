@@ -68,6 +68,7 @@ void run_ipc_export(const Options& options);
 void run_ipc_import(const Options& options);
 void run_ipc_close_while_the_gpu_waits(const Options& options);
 void run_ipc_close_elsewhere(const Options& options);
+void run_ipc_close_unseen(const Options& options);
 void run_ipc_export_freed(const Options& options);
 void run_ipc_import_freed(const Options& options);
 void run_ipc_refused(const Options& options);
