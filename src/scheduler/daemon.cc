@@ -139,7 +139,7 @@ Result<void> Daemon::open(const char* nvml_library) {
   options.segment_maker = segment_maker_.get();
   if (!settings_.trace_file.empty()) {
     Result<TraceWriter> trace = TraceWriter::open(settings_.trace_file, settings_.policy);
-    if (!trace) return trace.error();
+    if (!trace) return error_format("NVSHARE_TRACE (--trace): %.180s; accepted: a file to write to", trace.error().text);
     options.trace = std::make_unique<TraceWriter>(std::move(*trace));
   }
   if (settings_.nvml) start_nvml(nvml_library);

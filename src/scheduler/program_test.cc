@@ -24,6 +24,11 @@ namespace {
 TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_EQ(wait_for_end(start({}, {{"NVSHARE_SWITCH_TIME_FIXED", "soon"}})), 2);
   EXPECT_NE(said().find("NVSHARE_SWITCH_TIME_FIXED: 'soon'"), std::string::npos) << said();
+  EXPECT_EQ(wait_for_end(start({}, {{"NVSHARE_TRACE", "/tmp/" + std::string(300, 'a')}})), 1);
+  EXPECT_NE(said().find("NVSHARE_TRACE"), std::string::npos) << said();
+  EXPECT_NE(said().find("accepted: "), std::string::npos) << said();
+  EXPECT_EQ(wait_for_end(start({}, {{"NVSHARE_RUNTIME_DIR", "/proc/no"}})), 1);
+  EXPECT_NE(said().find("NVSHARE_RUNTIME_DIR"), std::string::npos) << said();
   EXPECT_EQ(wait_for_end(start({"--switch-time-mode", "never"})), 2);
   EXPECT_NE(said().find("--switch-time-mode"), std::string::npos) << said();
   EXPECT_EQ(wait_for_end(start({"--config", "/nonexistent.toml"})), 2);

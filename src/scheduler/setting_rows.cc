@@ -1,6 +1,7 @@
 // The table of the scheduler's settings: a row each, from which the parser, --help, the reference page and what a trace has of the policy's
 // configuration come.
 #include <arpa/inet.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include <iterator>
 
 #include "base/parse.h"
+#include "protocol/paths.h"
 #include "scheduler/settings.h"
 
 namespace nvshare::scheduler {
@@ -301,6 +303,16 @@ Reader log_level() {
           }};
 }
 
+// Where there are sockets, whose names a kernel takes up to a length.
+Reader socket_folder(std::string Settings::*member) {
+  constexpr size_t kMost = sizeof(sockaddr_un::sun_path) - sizeof protocol::kClientSocket;
+  static_assert(kMost == 85);
+  return {"an absolute path of at most 85 bytes", [=](Settings& settings, std::string_view text) -> Result<void> {
+            if (text.size() > kMost) return error_format("'%.*s...' is too long", 40, text.data());
+            return settings::take_path(text, &(settings.*member));
+          }};
+}
+
 Reader any_path(std::string Settings::*member) {
   return {"a path", [=](Settings& settings, std::string_view text) -> Result<void> {
             settings.*member = text;
@@ -414,7 +426,7 @@ std::vector<Row> rows_of_daemon() {
       {"connections_per_user", integer(1, 1'000'000, &Settings::connections_per_user), kAtStart,
        "the same of a user outside containers; root is not bound (4096)"},
       {"gpus_per_user", integer(1, 1024, &Settings::gpus_per_user), kAtStart, "without NVML, a tenant or user may name so many GPUs (64)"},
-      {"runtime_dir", absolute_path(&Settings::runtime_dir), kAtStart, "where the sockets are (/run/nvshare)"},
+      {"runtime_dir", socket_folder(&Settings::runtime_dir), kAtStart, "where the sockets are (/run/nvshare)"},
       {"lock_dir", absolute_path(&Settings::lock_dir), kAtStart,
        "where GPUs are locked (root: /run/nvshare-locks; a user: /run/lock/nvshare-locks-UID)"},
       {"log_level", log_level(), kLive, "what is logged (info)"},

@@ -87,7 +87,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"connections_per_tenant", {"0", "1000001", "many"}},
       {"connections_per_user", {"0", "-1", "1e3"}},
       {"gpus_per_user", {"0", "1025"}},
-      {"runtime_dir", {"relative/path"}},
+      {"runtime_dir", {"relative/path", "/" + std::string(85, 'a')}},
       {"lock_dir", {"locks"}},
       {"log_level", {"verbose", "INFO"}},
   };

@@ -298,12 +298,12 @@ static bool is_link_of_another_user(const std::string& file) {
 
 Result<TraceWriter> TraceWriter::open(const std::string& file, const policy::Config& config) {
   if (is_link_of_another_user(file))
-    return error_format("cannot write the trace %.150s: it is a link of another user; name another file", file.c_str());
+    return error_format("cannot write %.110s: it is a link of another user; name another file", file.c_str());
   // It names tenants and programs: for nobody else, where it is made anew.
   const FileDescriptor made(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!made) return error_format("cannot write the trace %.150s: %s", file.c_str(), std::strerror(errno));
+  if (!made) return error_format("cannot write %.110s: %s", file.c_str(), std::strerror(errno));
   std::ofstream stream("/proc/self/fd/" + std::to_string(made.get()), std::ios::app);  // that very file, whatever is at its place now
-  if (!stream) return error_format("cannot write the trace %.150s: %s", file.c_str(), std::strerror(errno));
+  if (!stream) return error_format("cannot write %.110s: %s", file.c_str(), std::strerror(errno));
   if (ends_in_a_line(file)) stream << "\n";
   stream << encode_trace(TraceStart{NVSHARE_VERSION, config, true, true}) << "\n";
   return TraceWriter(std::move(stream));

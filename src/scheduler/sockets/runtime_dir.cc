@@ -24,7 +24,7 @@ Result<void> make_parents(const std::string& path) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     std::string parent = path.substr(0, slash);
     if (mkdir(parent.c_str(), 0755) != 0 && errno != EEXIST)
-      return error_format("cannot create %.150s: %s", parent.c_str(), std::strerror(errno));
+      return error_format("NVSHARE_RUNTIME_DIR (--runtime-dir): cannot create %.120s: %s", parent.c_str(), std::strerror(errno));
   }
   return {};
 }
@@ -33,7 +33,9 @@ Result<void> make_parents(const std::string& path) {
 // existing folder at most `mode` if it may be `narrower`.
 Result<void> make_own_folder(const std::string& path, mode_t mode, bool narrower = false) {
   bool is_new = mkdir(path.c_str(), mode) == 0;
-  if (!is_new && errno != EEXIST) return error_format("cannot create %.150s: %s", path.c_str(), std::strerror(errno));
+  if (!is_new && errno != EEXIST) {
+    return error_format("NVSHARE_RUNTIME_DIR (--runtime-dir): cannot create %.120s: %s", path.c_str(), std::strerror(errno));
+  }
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return error_format("cannot look at %.150s: %s", path.c_str(), std::strerror(errno));
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid()) {
