@@ -364,6 +364,7 @@ struct ShareMember {
   Duration known_after = 0;       // with the lock for so long it leaves none any more; 0: for as long as any
 
   bool is_in_group() const { return group != 0 || measured; }
+  bool is_fixed() const { return group != 0 && !measured; }
   void note_gap(Instant now);
   void watch(Instant from);
   void judge_gaps(Instant now);

@@ -245,6 +245,7 @@ struct ShareTrial {
     std::map<ClientId, int> looks_to_work;  // in a row, before one that works seldom counts as one that works all the time
     bool by_chance = false;                 // they met a server that was busy all through them, or say nothing: others are due soon,
     int chances = 1;                        // so often
+    bool apart_is_free = false;             // all leave gaps, and lose little where each burst waits for the others'
   } spells;
   std::map<ClientId, int> seldom;     // did nothing in a piece of the spell together; looks in a row in which it worked
   std::map<ClientId, Instant> works;  // which of `mix` did when they were asked, and when that was seen last
@@ -266,18 +267,18 @@ struct ShareTrial {
 struct ShareTurn {
   int64_t members = 0;            // clients that are in a group, or measured
   int64_t told = 0;               // of those: in a group
+  int64_t fixed = 0;              // of those: not measured
   std::optional<uint64_t> group;  // none: they run as memory allows
   Instant began = 0;
   struct Moment {
     bool learns = false;     // of all, whether they leave gaps
     bool apart = false;      // now: who leaves gaps waits for another's burst
-    bool met = false;        // a burst waited in it for so long that it would have met another's
+    bool met = false;        // a burst would have met another's, had it not waited for it
     Duration apart_for = 0;  // in it, until `seen_at`
     Instant seen_at = 0, began = 0, until = 0;
   };
   std::optional<Moment> moment;  // in which bursts are put apart while several programs want the GPU
   Instant next_moment = 0;
-  int quiet_moments = 0;          // the last ones, in which no bursts met
   Instant trials_rest_until = 0;  // while clients do what they do: nothing of ShareTrial is to be settled before then
   bool bursts_apart() const { return moment && moment->apart; }
   bool holds() const { return group || bursts_apart(); }  // some of those that wait, or may

@@ -201,7 +201,7 @@ Concerned take(Context& context, const TenantTurns& e) {
 }
 
 Concerned take(Context& context, const ClientShares& e) {
-  return take_of(context, e.client, [&](Gpu& gpu, Client& client) { take_shares(context, gpu, client, e); });
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) { take_shares(gpu, client, e); });
 }
 
 Concerned take(Context& context, const ClientProgressed& e) {

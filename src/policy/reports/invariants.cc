@@ -147,7 +147,7 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
   size_t holders = 0, waiting = 0, unsettled = 0, takers = 0;
   uint64_t holders_hash = 0;
   std::map<int, int64_t> priorities;
-  int64_t grouped = 0, told = 0, measured = 0;
+  int64_t grouped = 0, told = 0, fixed = 0, measured = 0;
   for (const auto& [id, client] : gpu.clients) {
     const auto broken = [&, id = id](const char* what) { return "client " + std::to_string(id) + " " + what; };
     if (client.indexed.home != &gpu) return broken("is indexed elsewhere");
@@ -176,6 +176,7 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     ++priorities[client.priority];
     grouped += client.share.group != 0 || client.share.measured;
     told += client.share.group != 0;
+    fixed += client.share.is_fixed();
     measured += client.share.measured;
   }
   if (holders_hash != gpu.holders_hash) return "the hash of the holders of GPU " + std::to_string(gpu.id) + " is not that of its holders";
@@ -187,7 +188,8 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
   if (holders != gpu.holders.size() || waiting != gpu.waiting.size() || unsettled != gpu.unsettled.size() ||
       takers != gpu.slack_takers.size())
     return "an index of GPU " + std::to_string(gpu.id) + " has clients that are no such";
-  if (grouped != gpu.share_turn.members || told != gpu.share_turn.told || measured != gpu.share_trial.measured)
+  if (grouped != gpu.share_turn.members || told != gpu.share_turn.told || fixed != gpu.share_turn.fixed ||
+      measured != gpu.share_trial.measured)
     return "the clients of GPU " + std::to_string(gpu.id) + " that share in their own way are not as many as is known";
   if (priorities != gpu.priorities) return "the priorities of GPU " + std::to_string(gpu.id) + " are not those of its clients";
   return std::nullopt;

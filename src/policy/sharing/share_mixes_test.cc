@@ -188,7 +188,7 @@ double bursts_that_begin_apart(Duration apart, Way way, const Program& program, 
   }
   machine.run(kSettles);
   for (size_t i = 0; i < ids.size(); ++i) machine.begin_anew(ids[i], 200 * kMs + static_cast<Duration>(i) * apart);
-  machine.run(1500 * kMs);  // within that bursts are put one after the other
+  machine.run(600 * kMs);  // within that bursts are put one after the other
   return machine.work_in(2 * kSec) * (program.burst + program.pause) / program.burst;
 }
 
@@ -231,7 +231,7 @@ TEST(Bursts, OfOneThatComesLaterArePutApartAsWell) {
     }
     machine.run(2 * kSec);
     for (size_t i = 0; i < ids.size(); ++i) machine.begin_anew(ids[i], 200 * kMs + static_cast<Duration>(i) * apart);
-    machine.run(1500 * kMs);
+    machine.run(600 * kMs);
     EXPECT_GE(machine.work_in(2 * kSec) * 10.4 / 3.4, 0.98 * 3) << apart;
   }
 }

@@ -19,8 +19,7 @@ constexpr Duration kPauses = 10 * kMillisecond;  // who does not want a turn bac
 constexpr Duration kBurstsEvery = 300 * kMillisecond;  // bursts are put one after the other, for
 constexpr Duration kBurstsApart = 30 * kMillisecond;
 constexpr Duration kBurstsLate = 10 * kMillisecond;  // what begins later is left out
-constexpr Duration kBurstsMeet = kMillisecond;       // a burst that waited for less may have come into the hand-over after another's
-constexpr int kBurstsRarest = 2;                     // where none met, the next moment comes after twice the time; so often in a row
+constexpr Duration kBurstsMeet = kMillisecond / 2;   // that two of them overlap for, and not just the way of the messages
 constexpr int kHeldMoments = 3;                      // in a row, and a client that had the lock all the time leaves gaps no more
 constexpr int kHeldMomentsMeasured = 10;             // of one that is measured: only its next trial would find that it does leave them
 constexpr int kSoonInRow = 2;  // wishes within a moment of the turn before: bursts that may meet others' again and again; requests do not
@@ -50,11 +49,12 @@ uint64_t group_of(const Gpu& gpu, const Client& client) {
   return in_measured_turns(gpu, client) ? share_group_of(client.tenant) : client.share.group;
 }
 
-// Bursts of different groups are put apart. Together those that are measured have none, unless under MPS, but the driver divides the GPU
-// among their bursts as well.
+// Bursts of different groups are put apart. Together those that are measured have none, but the driver divides the GPU among their bursts
+// as well. Under MPS bursts that overlap may gain by it, or lose: there a trial says so.
 uint64_t burst_group_of(const Gpu& gpu, const Client& client) {
   const uint64_t group = group_of(gpu, client);
-  return group == 0 && client.share.measured ? share_group_of(client.tenant) : group;
+  const bool on_its_own = client.share.measured && (group == 0 || gpu.share_trial.spells.apart_is_free);
+  return on_its_own ? share_group_of(client.tenant) : group;
 }
 
 // While turns are measured each group has as many slices within the spell as the others, and one at least.
@@ -103,7 +103,8 @@ bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& clien
 // last as long as a moment. Where the others were done soon, and nobody wanted the GPU any more, the moment tells as long as they did. Of
 // one that was dropped in it, for memory or as it was paused, it says nothing, so that it begins anew.
 void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment& moment) {
-  const auto moments = static_cast<int>((moment.apart_for + kBurstsApart - kLeast) / kBurstsApart);
+  const bool early = context.now < moment.until;
+  const int moments = early ? 0 : static_cast<int>((moment.apart_for + kBurstsApart - kLeast) / kBurstsApart);
   for (auto& [id, client] : gpu.clients) {
     if (moment.learns && moment.apart_for >= kLongMoment / 2) {
       // Waiting for another's burst tells nothing of its own.
@@ -123,22 +124,32 @@ void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment&
   }
 }
 
-// A moment is over. Bursts that are apart stay so for a while: the driver's slices set those that touch apart again. One in which no burst
-// began tells nothing.
-void note_whether_bursts_met(const Context& context, Gpu& gpu, const ShareTurn::Moment& moment) {
+// A client's burst is over, in a moment. Whoever waits and wanted the GPU before that burst would have ended by itself, had it not waited
+// for one before it, would have met it. Only the first of each in the moment is as it comes by itself: the next come as those were put.
+void see_who_met(const Context& context, Gpu& gpu, const Client& client, Instant worked_until) {
   ShareTurn& turn = gpu.share_turn;
-  bool held = false, began = false;
+  if (!turn.bursts_apart() || turn.moment->met || !leaves_gaps(context, gpu, client)) return;
+  const Duration waited = client.turn.granted_at > turn.moment->began ? client.turn.granted_at - client.wait.since : 0;
+  const Instant ended = worked_until - waited;
+  turn.moment->met = std::any_of(gpu.waiting.begin(), gpu.waiting.end(), [&](const auto& entry) {
+    const Client& other = *entry.second;
+    return other.turn.granted_at <= turn.moment->began && other.wait.since + kBurstsMeet <= ended && repeats_itself(context, gpu, other) &&
+           burst_group_of(gpu, other) != burst_group_of(gpu, client);
+  });
+}
+
+// Each burst in a moment costs its program a hand-over: where each client had one, and none would have met another's, they are apart. Of
+// one that does something and is not known to repeat itself the rest of the moment tells.
+bool are_found_apart(const Context& context, const Gpu& gpu, const ShareTurn::Moment& moment) {
+  if (moment.met || moment.learns) return false;
+  bool any = false;
   for (const auto& [id, client] : gpu.clients) {
-    if (!leaves_gaps(context, gpu, client)) continue;
-    held |= client.holds_lock() && client.turn.granted_at <= moment.began;
-    began |= client.turn.granted_at > moment.began;
+    if (!leaves_gaps(context, gpu, client) || runs_apart(gpu, client)) continue;
+    if (!client.holds_lock() && !client.waits() && client.past.released_at + kBurstsEvery < moment.began) continue;  // it does nothing
+    if (!repeats_itself(context, gpu, client) || client.waits() || client.turn.granted_at <= moment.began) return false;
+    any = true;
   }
-  if (moment.met || held || moment.learns) {
-    turn.quiet_moments = 0;
-    turn.next_moment = std::min(turn.next_moment, moment.began + kBurstsEvery);
-  } else if (began && turn.quiet_moments < kBurstsRarest) {
-    ++turn.quiet_moments;
-  }
+  return any;
 }
 
 void begin_moment(const Context& context, ShareTurn& turn, Duration lasts, bool learns) {
@@ -169,7 +180,7 @@ bool bursts_meet(Context& context, Gpu& gpu) {
   if (context.now >= turn.next_moment) {
     // Only on time: else the request of one that seldom works would begin it, each time, and wait.
     const bool on_time = context.now < turn.next_moment + kBurstsLate;
-    turn.next_moment = context.now + (on_time ? kBurstsEvery << turn.quiet_moments : kBurstsEvery);
+    turn.next_moment = context.now + kBurstsEvery;
     if (on_time && !turn.moment) begin_moment(context, turn, kBurstsApart, false);
   }
   context.wake(gpu, turn.next_moment);
@@ -181,7 +192,7 @@ bool bursts_meet(Context& context, Gpu& gpu) {
 // would have the others told something else, twice. So nothing goes on where nobody, or one alone, used it lately.
 bool bursts_are_turns(const Context& context, const Gpu& gpu) {
   const std::optional<std::vector<ClientId>>& mix = gpu.share_trial.seen;
-  if (gpu.share_trial.way != SharingWay::kTurns || gpu.share_turn.told > 0 || gpu.clients.size() > kBurstsMost) return false;
+  if (gpu.share_trial.way != SharingWay::kTurns || gpu.share_turn.fixed > 0 || gpu.clients.size() > kBurstsMost) return false;
   if (!mix || mix->size() < 2) return false;
   const auto leaves = [&](const auto& entry) { return leaves_gaps(context, gpu, *entry.second); };
   return std::all_of(mix->begin(), mix->end(), [&](ClientId id) { return gpu.clients.at(id).share.gappy; }) &&
@@ -194,9 +205,9 @@ bool bursts_are_turns(const Context& context, const Gpu& gpu) {
 void settle_bursts(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
   if (turn.moment && turn.moment->apart) turn.moment->apart_for += context.now - turn.moment->seen_at;
-  if (turn.moment && context.now >= turn.moment->until) {
+  if (turn.moment &&
+      (context.now >= turn.moment->until || (!bursts_are_turns(context, gpu) && are_found_apart(context, gpu, *turn.moment)))) {
     const ShareTurn::Moment moment = *std::exchange(turn.moment, std::nullopt);
-    if (!bursts_are_turns(context, gpu)) note_whether_bursts_met(context, gpu, moment);
     take_turns_again(context, gpu, moment);
   }
   const bool meet = gpu.clients.size() <= kBurstsMost && bursts_meet(context, gpu);
@@ -211,15 +222,8 @@ void settle_bursts(Context& context, Gpu& gpu) {
                        room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
   if (!turn.moment->apart) return;
   for (const auto& [id, client] : gpu.waiting) {
-    const Instant waited = client->wait.since + kLeast, long_enough = client->wait.since + kBurstsMeet;
+    const Instant waited = client->wait.since + kLeast;
     if (context.now < waited) context.wake(gpu, waited);
-    // Its first one tells how they come by themselves; the next come as those before them were put.
-    const bool tells = client->turn.granted_at <= turn.moment->began && repeats_itself(context, gpu, *client);
-    if (turn.moment->met || turns || !tells) continue;
-    if (context.now < long_enough)
-      context.wake(gpu, long_enough);
-    else
-      turn.moment->met = true;
   }
 }
 
@@ -358,13 +362,12 @@ void watch_gaps(const Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) client.share.watch(context.now);
 }
 
-void take_shares(const Context& context, Gpu& gpu, Client& client, const ClientShares& event) {
+void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
   gpu.share_turn.members += (event.group != 0 || event.measured) - client.share.is_in_group();
   gpu.share_turn.told += (event.group != 0) - (client.share.group != 0);
+  gpu.share_turn.fixed += (event.group != 0 && !event.measured) - client.share.is_fixed();
   gpu.share_trial.measured += event.measured - client.share.measured;
   client.share.gappy |= event.measured && !client.share.measured;
-  gpu.share_turn.quiet_moments = 0;  // one that comes may have bursts of its own
-  gpu.share_turn.next_moment = std::min(gpu.share_turn.next_moment, context.now + kBurstsEvery);
   client.share.group = event.group;
   client.share.measured = event.measured;
 }
@@ -374,6 +377,7 @@ void forget_shares(Gpu& gpu, const Client& client) {
   gpu.share_trial.works_changed |= gpu.share_trial.apart.erase(client.id) > 0;
   gpu.share_turn.members -= client.share.is_in_group();
   gpu.share_turn.told -= client.share.group != 0;
+  gpu.share_turn.fixed -= client.share.is_fixed();
   gpu.share_trial.measured -= client.share.measured;
 }
 
@@ -416,8 +420,9 @@ void ShareMember::set_gappy(bool leaves, Instant now) {
   gappy = leaves;
 }
 
-void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
+void note_share_turn(const Context& context, Gpu& gpu, Client& client, bool by_choice, Instant worked_until) {
   if (!gpu.share_turn.watches_gaps()) return;
+  see_who_met(context, gpu, client, worked_until);
   ShareMember& share = client.share;
   share.leaves_by_choice = by_choice;
   share.used += context.now - std::max(client.turn.granted_at, share.watched_from);

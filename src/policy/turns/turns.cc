@@ -196,7 +196,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   learn_drain(context, gpu, client);
   learn_overlap(context, gpu, client, event.used, event.work);
   quota_turn_ended(context, gpu, client, by_choice, event.used);
-  note_share_turn(context, gpu, client, by_choice);
+  note_share_turn(context, gpu, client, by_choice, worked_until);
   const Duration earned = std::min(client.past.earned + ran, earned_most(context.config(), gpu)) - client.turn.interruption;
   client.past.earned = by_choice ? 0 : std::max<Duration>(earned, 0);
   if (client.turn.interrupted && !by_choice) {
