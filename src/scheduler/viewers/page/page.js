@@ -16,7 +16,7 @@
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
   const byId = (id) => document.getElementById(id);
-  const {bytes, seconds, percent, stairs, boxes} = figures;
+  const {bytes, seconds, percent, stairs, boxes, typical} = figures;
   const {setText, fill, fillFacts, freeColumns, setColumns} = tables;
 
   // ---- the past ----
@@ -451,10 +451,10 @@
     savedAt = now;
   };
   const costs = {look: [], report: []};  // milliseconds of this thread for the last ones, the browser's picture included
-  const typical = (list, ms) => {
+  const costWith = (list, ms) => {
     list.push(ms);
     if (list.length > kRecent) list.shift();
-    return Math.min([...list].sort((a, b) => a - b)[(list.length - 1) >> 2], kCostMaxMs);
+    return Math.min(typical(list), kCostMaxMs);
   };
   const afterPicture = [], channel = new MessageChannel();
   channel.port1.onmessage = () => afterPicture.shift()();
@@ -463,7 +463,7 @@
     const wroteMs = performance.now() - began;
     requestAnimationFrame(() => {
       const begins = performance.now();
-      afterPicture.push(() => spend(kAllThreads * typical(list, wroteMs + performance.now() - begins)));
+      afterPicture.push(() => spend(kAllThreads * costWith(list, wroteMs + performance.now() - begins)));
       channel.port2.postMessage(null);
     });
   };
