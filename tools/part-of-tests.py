@@ -2,17 +2,22 @@
 """Prints the numbers of ctest's tests without most of those that take long, as `ctest -I FILE` takes them.
 
 usage: part-of-tests.py BUILD_FOLDER PART/PARTS
+       part-of-tests.py BUILD_FOLDER --not-in REPORT.xml...
 
 1/3 leaves one third of those that take long, 2/3 the next, 3/3 the last (3/3 is not all of them). Those that take long are the end-to-end tests
 and the policy's on virtual time (the labels e2e and property). All parts have all of them in sum; every other test is in each. A suite's tests
 take turns, as they cost about the same; which part its first one is in follows from the suite's name. So two builds of the same tests agree.
 The policy's are not built for ThreadSanitizer.
+
+--not-in leaves out those that take long and passed elsewhere, as ctest's JUnit reports of other builds say. What was skipped or failed there,
+or is not there at all, is not left out.
 """
 import collections
 import json
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 import zlib
 
 LONG = {"e2e", "property"}
@@ -40,15 +45,30 @@ def parts_of(tests: list[dict], parts: int) -> list[int]:
     return found
 
 
+def passed_in(report: str) -> set[str]:
+    cases = ElementTree.parse(report).getroot().iter("testcase")
+    return {case.get("name", "") for case in cases if case.get("status") == "run" and case.find("failure") is None}
+
+
+def left_by(tests: list[dict], reports: list[str]) -> list[bool]:
+    """Whether each of the tests is to be run though these reports are there."""
+    passed = set().union(*(passed_in(report) for report in reports))
+    return [not is_long(test) or test["name"] not in passed for test in tests]
+
+
 def main() -> int:
     wanted = re.fullmatch(r"([1-9])/([1-9])", sys.argv[2]) if len(sys.argv) == 3 else None
-    if not wanted or wanted[1] > wanted[2]:
+    is_not_in = len(sys.argv) > 3 and sys.argv[2] == "--not-in"
+    if not is_not_in and (not wanted or wanted[1] > wanted[2]):
         print(__doc__, file=sys.stderr)
         return 2
-    part, parts = int(wanted[1]), int(wanted[2])
     listing = subprocess.run(["ctest", "--test-dir", sys.argv[1], "--show-only=json-v1"], check=True, stdout=subprocess.PIPE).stdout
-    of = parts_of(json.loads(listing)["tests"], parts)
-    print(",".join(["0", "0", "0", *(str(number) for number, its in enumerate(of, 1) if its in (0, part))]))  # no range, and these besides
+    tests = json.loads(listing)["tests"]
+    if is_not_in:
+        stays = left_by(tests, sys.argv[3:])
+    else:
+        stays = [part in (0, int(wanted[1])) for part in parts_of(tests, int(wanted[2]))]
+    print(",".join(["0", "0", "0", *(str(number) for number, here in enumerate(stays, 1) if here)]))  # no range, and these besides
     return 0
 
 

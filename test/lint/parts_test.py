@@ -3,6 +3,7 @@
 import collections
 import importlib.util
 import pathlib
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -40,6 +41,16 @@ class Parts(unittest.TestCase):
     def test_every_other_test_is_in_each(self):
         tests = [test_named("Turns.One", "unit"), test_named("Turns.Two"), {"name": "Turns.Three"}]
         self.assertEqual(part_of_tests.parts_of(tests, 3), [0, 0, 0])
+
+    def test_what_passed_elsewhere_is_left_out_and_nothing_else(self):
+        cases = ('name="Turns.Passed" status="run"/>', 'name="Turns.Skipped" status="notrun"><skipped/></testcase>', 'name="Short.Passed" status="run"/>',
+                 'name="Turns.Failed" status="fail"><failure/></testcase>')
+        tests = [test_named(f"Turns.{name}", "e2e") for name in ("Passed", "Skipped", "Failed", "NotThere")] + [test_named("Short.Passed", "unit")]
+        with tempfile.NamedTemporaryFile("w", suffix=".xml") as report:
+            report.write("<testsuite>" + "".join("<testcase " + case for case in cases) + "</testsuite>")
+            report.flush()
+            self.assertEqual(part_of_tests.left_by(tests, [report.name]), [False, True, True, True, True])
+        self.assertEqual(part_of_tests.left_by(tests, []), [True] * 5)
 
 
 if __name__ == "__main__":
