@@ -58,8 +58,8 @@ TEST(Regressions, TheEndOfAContextDoesNotWaitForTheWorkOfOthers) {
 TEST(Regressions, AnAllocationBesideACaptureDoesNotWaitForTheGpu) {
   Stage stage;
   stage.start_scheduler();
-  Child& child = stage.start("allocates", {"allocate-beside-a-capture"});
-  stage.expect_success(child);
+  stage.expect_success(stage.start("allocates", {"allocate-beside-a-capture"}));
+  stage.expect_success(stage.start("allocates-much", {"allocate-beside-a-capture", "--count", "300"}));
   stage.expect_gpu_unharmed();
 }
 

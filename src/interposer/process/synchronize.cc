@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "interposer/process/device.h"
+#include "interposer/process/least_memory.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/sync.h"
@@ -58,6 +59,7 @@ bool settle_once(Process& process) {
     if (!give_back_frees(process, until)) return false;
   }
   process.ipc.collect();
+  if (!process.ending()) least_memory.give_back(process.contexts, process.captures);
   return true;
 }
 

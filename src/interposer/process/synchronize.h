@@ -42,7 +42,7 @@ bool settle_gives_back();
 void settling_ends(int64_t patience_ns);
 void settling_reset_after_fork();  // the child has one thread
 
-// Imports were closed while something captured, and settle() is due.
+// While something captured, imports were closed or the driver was asked for much of the least memory, and settle() is due.
 inline constinit std::atomic<bool> imports_leave{false};
 inline void settle_imports(Process& process) {
   if (imports_leave.load(std::memory_order_relaxed) && imports_leave.exchange(false, std::memory_order_acq_rel)) settle(process);

@@ -206,16 +206,16 @@ void run_destroy_while_the_gpu_waits(const Options& options) {
   release_primary();
 }
 
-// Allocates beside a capture while the GPU's work waits for this thread.
-void run_allocate_beside_a_capture(const Options&) {
+// Allocates --count times beside a capture while the GPU's work waits for this thread.
+void run_allocate_beside_a_capture(const Options& options) {
   retain_primary();
   Desk desk, still;
   CUgraph graph = nullptr;
-  CUdeviceptr more[2] = {};
+  std::vector<CUdeviceptr> more(options.number("count", 2));
   static std::atomic<bool> go{false};
   check(cuda().cuStreamBeginCapture_v2(desk.place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
   stand_still_on(still.place.stream, &go);
-  for (CUdeviceptr& each : more) check(cuda().cuMemAlloc_v2(&each, 64 << 10), "cuMemAlloc");
+  for (CUdeviceptr& each : more) check(cuda().cuMemAlloc_v2(&each, 4096), "cuMemAlloc");
   say("allocated beside it");
   go.store(true);
   check(cuda().cuStreamEndCapture(desk.place.stream, &graph), "cuStreamEndCapture");
