@@ -2,15 +2,15 @@
 """Prints the numbers of ctest's tests without most of those that take long, as `ctest -I FILE` takes them.
 
 usage: part-of-tests.py BUILD_FOLDER PART/PARTS
-       part-of-tests.py BUILD_FOLDER --not-in REPORT.xml...
+       part-of-tests.py BUILD_FOLDER --rest REPORT.xml OTHERS_REPORT.xml...
 
 1/3 leaves one third of those that take long, 2/3 the next, 3/3 the last (3/3 is not all of them). Those that take long are the end-to-end tests
 and the policy's on virtual time (the labels e2e and property). All parts have all of them in sum; every other test is in each. A suite's tests
 take turns, as they cost about the same; which part its first one is in follows from the suite's name. So two builds of the same tests agree.
 The policy's are not built for ThreadSanitizer.
 
---not-in leaves out those that take long and passed elsewhere, as ctest's JUnit reports of other builds say. What was skipped or failed there,
-or is not there at all, is not left out.
+--rest leaves out what passed in this build, as ctest's JUnit report of its run before says, and of those that take long what passed in other
+builds. What was skipped or failed there, or is not there at all, is not left out.
 """
 import collections
 import json
@@ -50,22 +50,23 @@ def passed_in(report: str) -> set[str]:
     return {case.get("name", "") for case in cases if case.get("status") == "run" and case.find("failure") is None}
 
 
-def left_by(tests: list[dict], reports: list[str]) -> list[bool]:
+def left_by(tests: list[dict], before: str, others: list[str]) -> list[bool]:
     """Whether each of the tests is to be run though these reports are there."""
-    passed = set().union(*(passed_in(report) for report in reports))
-    return [not is_long(test) or test["name"] not in passed for test in tests]
+    here = passed_in(before)
+    anywhere = here.union(*(passed_in(report) for report in others))
+    return [test["name"] not in (anywhere if is_long(test) else here) for test in tests]
 
 
 def main() -> int:
     wanted = re.fullmatch(r"([1-9])/([1-9])", sys.argv[2]) if len(sys.argv) == 3 else None
-    is_not_in = len(sys.argv) > 3 and sys.argv[2] == "--not-in"
-    if not is_not_in and (not wanted or wanted[1] > wanted[2]):
+    is_rest = len(sys.argv) > 3 and sys.argv[2] == "--rest"
+    if not is_rest and (not wanted or wanted[1] > wanted[2]):
         print(__doc__, file=sys.stderr)
         return 2
     listing = subprocess.run(["ctest", "--test-dir", sys.argv[1], "--show-only=json-v1"], check=True, stdout=subprocess.PIPE).stdout
     tests = json.loads(listing)["tests"]
-    if is_not_in:
-        stays = left_by(tests, sys.argv[3:])
+    if is_rest:
+        stays = left_by(tests, sys.argv[3], sys.argv[4:])
     else:
         stays = [part in (0, int(wanted[1])) for part in parts_of(tests, int(wanted[2]))]
     print(",".join(["0", "0", "0", *(str(number) for number, here in enumerate(stays, 1) if here)]))  # no range, and these besides

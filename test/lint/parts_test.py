@@ -42,15 +42,20 @@ class Parts(unittest.TestCase):
         tests = [test_named("Turns.One", "unit"), test_named("Turns.Two"), {"name": "Turns.Three"}]
         self.assertEqual(part_of_tests.parts_of(tests, 3), [0, 0, 0])
 
-    def test_what_passed_elsewhere_is_left_out_and_nothing_else(self):
-        cases = ('name="Turns.Passed" status="run"/>', 'name="Turns.Skipped" status="notrun"><skipped/></testcase>', 'name="Short.Passed" status="run"/>',
-                 'name="Turns.Failed" status="fail"><failure/></testcase>')
-        tests = [test_named(f"Turns.{name}", "e2e") for name in ("Passed", "Skipped", "Failed", "NotThere")] + [test_named("Short.Passed", "unit")]
-        with tempfile.NamedTemporaryFile("w", suffix=".xml") as report:
-            report.write("<testsuite>" + "".join("<testcase " + case for case in cases) + "</testsuite>")
-            report.flush()
-            self.assertEqual(part_of_tests.left_by(tests, [report.name]), [False, True, True, True, True])
-        self.assertEqual(part_of_tests.left_by(tests, []), [True] * 5)
+    def test_the_rest_is_what_passed_nowhere(self):
+        def report(*cases: str) -> str:
+            with tempfile.NamedTemporaryFile("w", suffix=".xml", delete=False) as file:
+                file.write("<testsuite>" + "".join("<testcase " + case for case in cases) + "</testsuite>")
+            self.addCleanup(pathlib.Path(file.name).unlink)
+            return file.name
+
+        here = report('name="Turns.Here" status="run"/>', 'name="Short.Here" status="run"/>', 'name="Short.Failed" status="fail"><failure/></testcase>')
+        there = report('name="Turns.There" status="run"/>', 'name="Turns.Skipped" status="notrun"><skipped/></testcase>',
+                       'name="Turns.Failed" status="fail"><failure/></testcase>', 'name="Short.There" status="run"/>')
+        tests = [test_named(f"Turns.{name}", "e2e") for name in ("Here", "There", "Skipped", "Failed", "NotThere")]
+        tests += [test_named(f"Short.{name}", "unit") for name in ("Here", "Failed", "There")]
+        self.assertEqual(part_of_tests.left_by(tests, here, [there]), [False, False, True, True, True, False, True, True])
+        self.assertEqual(part_of_tests.left_by(tests, here, []), [False, True, True, True, True, False, True, True])
 
 
 if __name__ == "__main__":
