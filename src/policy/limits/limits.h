@@ -18,8 +18,22 @@ void open_account(Gpu& gpu, Tenancy& tenancy, Account& account);           // fo
 // An account that there is; that of a tenant that left comes back to Quota::accounts, as it stands now. Null: none, or nothing is owed any
 // more.
 Account* known_account(const Config& config, Gpu& gpu, TenantId tenant);
-// What it owes at that time, for people: a tenant that runs is billed by steps.
-Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now);
+class Earnings;
+class LeftTimes;
+// What the accounts of a GPU say at that time, for people: a tenant that runs is billed by steps.
+class AccountsAt {
+ public:
+  AccountsAt(const Config& config, const Gpu& gpu, Instant now);
+  ~AccountsAt();
+  AccountsAt(const AccountsAt&) = delete;
+  AccountsAt& operator=(const AccountsAt&) = delete;
+  Account of(const Account& as_billed);
+
+ private:
+  const Quota& quota_;
+  std::unique_ptr<LeftTimes> rested_;      // worked out once for all of them, as there may be thousands
+  std::unique_ptr<Earnings> here_, left_;  // since the accounts were right
+};
 // A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
 // earned, so that what the account says is no measure.
 inline bool outlives_clients(const Quota& quota, const Account& account, Instant now) {
@@ -55,7 +69,6 @@ void let_left_rest(const Config& config, Quota& quota);                         
 void look_at_all_left(const Config& config, Gpu& gpu);                                // from now on none rests
 void earn_left(const Config& config, Gpu& gpu);                                       // the same, and all are as of Quota::until
 std::unique_ptr<Account> take_left(const Config& config, Gpu& gpu, TenantId tenant);  // as of Quota::until; null: there is none
-Account rested(const Config& config, const Quota& quota, const Account& as_left);     // as of Left::at
 
 // quota_changes.cc: which accounts a step looks at
 void look_at_accounts(Context& context, Gpu& gpu);

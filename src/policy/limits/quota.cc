@@ -212,14 +212,21 @@ void begin_accounts(Gpu& gpu, Instant now) {
   if (!gpu.quota.limited && gpu.quota.until < now) gpu.quota.until = gpu.quota.window_start = now;
 }
 
-Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now) {
-  const Quota& quota = gpu.quota;
-  Account account = as_billed.seen.rests ? rested(config, quota, as_billed) : unranked(quota, as_billed);
-  Duration time = account.here == nullptr && quota.accounts.find(account.tenant) == nullptr ? quota.left.earns : 0;
-  const bool goes_on = quota.limited && !is_windowed(config, gpu) && (gpu.tenants_working > 0 || !loads(gpu));
-  if (goes_on) time += std::max<Duration>(now - quota.until, 0);
-  const bool waits = account.does.waits > 0;
-  if (use_of(account.does) == Use::kNone && (account.used || waits)) Earnings(config, gpu, time, now).add_to(account, waits);
+AccountsAt::~AccountsAt() = default;
+
+AccountsAt::AccountsAt(const Config& config, const Gpu& gpu, Instant now)
+    : quota_(gpu.quota), rested_(std::make_unique<LeftTimes>(config, gpu.quota.left.times)) {
+  const bool goes_on = quota_.limited && !is_windowed(config, gpu) && (gpu.tenants_working > 0 || !loads(gpu));
+  const Duration time = goes_on ? std::max<Duration>(now - quota_.until, 0) : 0;
+  here_ = std::make_unique<Earnings>(config, gpu, time, now);
+  left_ = std::make_unique<Earnings>(config, gpu, time + quota_.left.earns, now);
+}
+
+Account AccountsAt::of(const Account& as_billed) {
+  Account account = unranked(quota_, as_billed);
+  if (account.seen.rests) rested_->add_to(account);
+  const bool waits = account.does.waits > 0, has_left = account.here == nullptr && quota_.accounts.find(account.tenant) == nullptr;
+  if (use_of(account.does) == Use::kNone && (account.used || waits)) (has_left ? *left_ : *here_).add_to(account, waits);
   return account;
 }
 

@@ -3,7 +3,6 @@
 // kept in a list, and added, in the same steps as for those that are looked at, when the tenant is back or somebody asks. A seventh of what
 // a step cost beside limits was to go over them, where tenants come and go.
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,7 @@
 namespace nvshare::policy {
 namespace {
 
-constexpr size_t kTimesKept = 32;  // then they are added to all that rest
+constexpr size_t kTimesKept = 128;  // then they are added to all that rest, which by then few processor's caches have
 
 // hold_to_ceiling() and hold_to_quota() change nothing, and go on to: what has left does not become less, and is told to nobody.
 bool may_rest(const Account& account) {
@@ -21,70 +20,8 @@ bool may_rest(const Account& account) {
   return account.limit.has_ceiling() && account.limit.reserved == 0 && !held && !owes;
 }
 
-// Adds times to accounts that rest, as set_left_apart() does to those that are looked at.
-class Times {
- public:
-  Times(const Config& config, const std::vector<LeftTime>& times) : config_(config), times_(times) {
-    for (size_t i = 0; i < times.size(); ++i) {
-      const LeftTime& time = times[i];
-      period_most_ = std::max(period_most_, time.pace.period);
-      quota_most_ = std::max(quota_most_, time.most);
-      rotates_ |= time.pace.rotates;
-      if (time.most >= 0) sets_last_ = i;
-    }
-  }
-
-  void add_to(Account& account) {
-    const size_t since = account.seen.rests_since;
-    if (since == times_.size()) return;
-    const bool adds = account.used && !has_all(account);
-    for (size_t i = since; i < times_.size() && adds; ++i) {
-      if (times_[i].time != 0) earnings_of(i).add_to(account, false);
-      set_quota(account, times_[i].most);
-    }
-    if (!adds && sets_last_ >= since) set_quota(account, times_[sets_last_].most);
-  }
-
- private:
-  static void set_quota(Account& account, int64_t most) {
-    if (most >= 0) account.quota = std::min(account.limit.ceiling_rate(), most);
-  }
-
-  // No time adds anything to its balances (Earnings::add_to): it has the most that it can save up, by any of the times. What it used
-  // lately becomes less.
-  bool has_all(const Account& account) const {
-    if (rotates_) return false;
-    const int64_t quota = std::max(account.quota, std::min(account.limit.ceiling_rate(), quota_most_));
-    if (account.balance < (account.slice.saves ? saved_most(account, quota) : 0)) return false;
-    if (!account.slice.saves) return account.ceiling_balance >= 0;
-    const Duration slice = Slices(config_, Pace{period_most_}).of(quota);
-    return account.ceiling_balance >= std::max({account.balance, percent_of(period_most_, account.limit.ceiling), slice / 2 + 1});
-  }
-
-  Duration saved_most(const Account& account, int64_t quota) const {
-    const Duration used = std::min(recent_use(account, times_[account.seen.rests_since].until), kRecentWindow);
-    const Duration window = window_of(config_, Pace{period_most_});
-    const Duration burst = portion(window, used / (kRecentWindow / kWholeGpu));
-    return std::max(std::min(portion(window, quota), burst), portion(period_most_, quota));
-  }
-
-  Earnings& earnings_of(size_t i) {
-    if (earnings_.empty()) earnings_ = std::vector<std::optional<Earnings>>(times_.size());
-    if (!earnings_[i]) earnings_[i].emplace(config_, times_[i].pace, times_[i].time, times_[i].until);
-    return *earnings_[i];
-  }
-
-  const Config& config_;
-  const std::vector<LeftTime>& times_;
-  Duration period_most_ = 0;
-  int64_t quota_most_ = 0;
-  bool rotates_ = false;
-  size_t sets_last_ = 0;  // of the times that set quotas
-  std::vector<std::optional<Earnings>> earnings_;
-};
-
 void add_times(const Config& config, Left& left) {
-  Times times(config, left.times);
+  LeftTimes times(config, left.times);
   for (const auto& [busy, account] : left.resting) {
     times.add_to(*account);
     account->seen.rests_since = 0;
@@ -177,19 +114,13 @@ std::unique_ptr<Account> take_left(const Config& config, Gpu& gpu, TenantId tena
   std::unique_ptr<Account> account = left.accounts.extract(tenant);
   if (account == nullptr) return nullptr;
   if (account->seen.rests) {
-    Times(config, left.times).add_to(*account);
+    LeftTimes(config, left.times).add_to(*account);
     left.resting.erase(std::pair(account->last_busy, tenant));
     account->seen = {};
   } else {
     erase_by_tenant(left.looked_at, account.get());
   }
   if (account->used) Earnings(config, gpu, left.earns, quota.until).add_to(*account, false);
-  return account;
-}
-
-Account rested(const Config& config, const Quota& quota, const Account& as_left) {
-  Account account = as_left;
-  Times(config, quota.left.times).add_to(account);
   return account;
 }
 

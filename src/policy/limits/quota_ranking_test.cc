@@ -38,6 +38,20 @@ std::string text_of(const std::vector<GpuView>& gpus) {
   return text.str();
 }
 
+// Of all tenants, also of those that are looked at no more, and owe nothing.
+std::string balances_at(const State& state, Instant now) {
+  std::ostringstream text;
+  const Gpu& gpu = state.gpus.at(0);
+  AccountsAt at(state.config, gpu, now);
+  for (const Accounts* accounts : {&gpu.quota.accounts, &gpu.quota.left.accounts}) {
+    for (const Account& as_billed : *accounts) {
+      const Account account = at.of(as_billed);
+      text << account.tenant << ": " << account.quota << ' ' << account.balance << ' ' << account.ceiling_balance << '\n';
+    }
+  }
+  return text.str();
+}
+
 struct Program {
   ClientId id = 0;
   GrantId grant = 0;
@@ -83,9 +97,9 @@ class TwoSchedulers {
       }
       if (const auto deadline = next_deadline(*together_); deadline && *deadline <= now_) take(Tick{});
       answer_drops();
-      if (i % 64 == 0) compare_views();
+      if (i % 64 == 0) compare();
     }
-    compare_views();
+    compare();
   }
 
   size_t ranked_most() const { return ranked_most_; }
@@ -131,10 +145,7 @@ class TwoSchedulers {
   }
 
   void take(const Event& event) {
-    for (auto& [id, gpu] : one_by_one_->gpus) {
-      unrank_all(gpu.quota);
-      look_at_all_left(one_by_one_->config, gpu);
-    }
+    bill_one_by_one();
     const Actions actions = step(*together_, event, now_);
     EXPECT_EQ(text_of(actions), text_of(step(*one_by_one_, event, now_)));
     EXPECT_EQ(next_deadline(*together_), next_deadline(*one_by_one_));
@@ -153,7 +164,18 @@ class TwoSchedulers {
     }
   }
 
-  void compare_views() { EXPECT_EQ(text_of(view_of_tenants(*together_, now_)), text_of(view_of_tenants(*one_by_one_, now_))); }
+  void bill_one_by_one() {
+    for (auto& [id, gpu] : one_by_one_->gpus) {
+      unrank_all(gpu.quota);
+      look_at_all_left(one_by_one_->config, gpu);
+    }
+  }
+
+  void compare() {
+    bill_one_by_one();
+    EXPECT_EQ(text_of(view_of_tenants(*together_, now_)), text_of(view_of_tenants(*one_by_one_, now_)));
+    EXPECT_EQ(balances_at(*together_, now_), balances_at(*one_by_one_, now_));
+  }
 
   std::mt19937_64 random_;
   Instant now_ = 1'000'000'000;

@@ -80,8 +80,7 @@ static ClientView view_of(const State& state, const Gpu& gpu, const Client& clie
   return view;
 }
 
-static TenantView view_of(const State& state, const Gpu& gpu, const Account& as_billed, Instant now) {
-  const Account account = account_at(state.config, gpu, as_billed, now);
+static TenantView view_of(const Account& account, Instant now) {
   const Duration owed = account.limit.has_ceiling() ? -account.ceiling_balance : -account.balance;
   return {account.tenant,
           account.limit.ceiling,
@@ -123,9 +122,10 @@ static GpuView view_of(const State& state, const Gpu& gpu) {
 
 static GpuView with_tenants(const State& state, const Gpu& gpu, Instant now) {
   GpuView view = view_of(state, gpu);
-  for (const Account& account : gpu.quota.accounts) view.tenants.push_back(view_of(state, gpu, account, now));
+  AccountsAt at(state.config, gpu, now);
+  for (const Account& account : gpu.quota.accounts) view.tenants.push_back(view_of(at.of(account), now));
   if (gpu.quota.left.accounts.empty()) return view;
-  for (const Account& account : gpu.quota.left.accounts) view.tenants.push_back(view_of(state, gpu, account, now));
+  for (const Account& account : gpu.quota.left.accounts) view.tenants.push_back(view_of(at.of(account), now));
   std::sort(view.tenants.begin(), view.tenants.end(), [](const TenantView& a, const TenantView& b) { return a.tenant < b.tenant; });
   return view;
 }
@@ -213,8 +213,9 @@ GpuView view_of_tenant(const State& state, GpuId id, TenantId tenant, Instant no
   if (gpu == state.gpus.end()) return {};
   GpuView view = view_of(state, gpu->second);
   const Quota& quota = gpu->second.quota;
-  if (const Account* account = quota.accounts.find(tenant)) view.tenants.push_back(view_of(state, gpu->second, *account, now));
-  if (const Account* left = quota.left.accounts.find(tenant)) view.tenants.push_back(view_of(state, gpu->second, *left, now));
+  AccountsAt at(state.config, gpu->second, now);
+  if (const Account* account = quota.accounts.find(tenant)) view.tenants.push_back(view_of(at.of(*account), now));
+  if (const Account* left = quota.left.accounts.find(tenant)) view.tenants.push_back(view_of(at.of(*left), now));
   return view;
 }
 
