@@ -341,7 +341,7 @@ enum class SwapDirection : uint8_t {
 struct SwapProgress {
   uint8_t direction;  // SwapDirection
   uint8_t finished;   // 1: last message of this movement
-  uint8_t failed;     // 1: it stopped early (host memory short, or a copy failed); the rest stays where it was
+  uint8_t failed;     // 1: it stopped early (host memory short, a copy failed, or in: the turn ended); the rest stays where it was
   uint8_t mistaken;   // 1: memory that was taken to be unchanged was not; from now on all of it is copied. Since version 2
   uint8_t reserved[4];
   uint64_t id;          // the eviction, the grant, or the prefetch

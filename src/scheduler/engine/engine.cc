@@ -93,8 +93,8 @@ void Engine::take_swap(Client& client, const protocol::SwapProgress& message, po
 void Engine::warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now) {
   if (message.failed != 0 && message.direction != static_cast<uint8_t>(protocol::SwapDirection::kAhead)) {
     warnings_.warn_of(client.lines_of, "failed swap " + std::to_string(client.id), now,
-                      "client {} ({}): moving memory {} failed after {} MiB; the rest stays", client.id, client.program,
-                      message.direction == 0 ? "out" : "in", message.moved >> 20);
+                      "client {} ({}): moving memory {} after {} MiB; the rest stays", client.id, client.program,
+                      message.direction == 0 ? "out failed" : "in stopped, as its turn ended or a copy failed,", message.moved >> 20);
   }
   if (message.mistaken != 0) {
     warnings_.warn_of(client.lines_of, "mistaken " + std::to_string(client.id), now,
