@@ -174,25 +174,14 @@ function(nvshare_program name)
   endif()
 endfunction()
 
-# ctest gives each test two of its processors, and one to the few that hardly compute but wait: beside those run more others (./dev asks for
-# two times as many as there shall be tests at once).
-set(NVSHARE_TEST_PROCESSORS 2)
-
-# nvshare_add_test(NAME ...): add_test for scripts and for programs that are not GoogleTest's.
-function(nvshare_add_test)
-  cmake_parse_arguments(ARG "" "NAME" "" ${ARGN})
-  add_test(${ARGN})
-  set_tests_properties(${ARG_NAME} PROPERTIES PROCESSORS ${NVSHARE_TEST_PROCESSORS})
-endfunction()
-
-# nvshare_test(NAME SOURCES ... [LIBRARIES ...] [LABEL label] [TIMEOUT seconds] [SINGLE_THREADED] [ALONE] [WAITING filter])
+# nvshare_test(NAME SOURCES ... [LIBRARIES ...] [LABEL label] [TIMEOUT seconds] [SINGLE_THREADED] [ALONE])
 # A GoogleTest program; unit tests stand beside the code as NAME_test.cc. SINGLE_THREADED: there is nothing in it for ThreadSanitizer to
-# find, so it is left out of that build. ALONE: no other test runs beside one of it, but where a sanitizer makes all of it slow. WAITING: those that hardly compute.
+# find, so it is left out of that build. ALONE: no other test runs beside one of it, but where a sanitizer makes all of it slow.
 function(nvshare_test name)
   if(NOT NVSHARE_BUILD_TESTS AND NOT name IN_LIST NVSHARE_ONLY_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "SINGLE_THREADED;ALONE" "TIMEOUT;WAITING;LABEL" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "SINGLE_THREADED;ALONE" "TIMEOUT;LABEL" "SOURCES;LIBRARIES" ${ARGN})
   if(ARG_SINGLE_THREADED AND NVSHARE_SANITIZER STREQUAL "thread")
     return()
   endif()
@@ -211,11 +200,5 @@ function(nvshare_test name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-Og>)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/test)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main nvshare_sanitizer nvshare_warnings Threads::Threads)
-  set(others "")
-  if(ARG_WAITING)
-    set(others TEST_FILTER "-${ARG_WAITING}")
-    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_FILTER "${ARG_WAITING}" PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ${alone} PROCESSORS 1)
-  endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST ${others}
-                       PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ${alone} PROCESSORS ${NVSHARE_TEST_PROCESSORS})
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ${alone})
 endfunction()
