@@ -245,7 +245,7 @@ struct ShareTrial {
     std::map<ClientId, int> looks_to_work;  // in a row, before one that works seldom counts as one that works all the time
     bool by_chance = false;                 // they met a server that was busy all through them, or say nothing: others are due soon,
     int chances = 1;                        // so often
-    bool apart_is_free = false;             // all leave gaps, and lose little where each burst waits for the others'
+    bool apart_is_cheap = false;            // all leave gaps, and lose little where each burst waits for the others'
   } spells;
   std::map<ClientId, int> seldom;     // did nothing in a piece of the spell together; looks in a row in which it worked
   std::map<ClientId, Instant> works;  // which of `mix` did when they were asked, and when that was seen last

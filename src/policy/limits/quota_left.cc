@@ -12,7 +12,7 @@
 namespace nvshare::policy {
 namespace {
 
-constexpr size_t kTimesKept = 128;  // then they are added to all that rest, which by then few processor's caches have
+constexpr size_t kTimesKept = 32;  // then they are added to all that rest
 
 // hold_to_ceiling() and hold_to_quota() change nothing, and go on to: what has left does not become less, and is told to nobody.
 bool may_rest(const Account& account) {

@@ -37,7 +37,7 @@ constexpr Instant kForever = std::numeric_limits<Instant>::max();
 constexpr int64_t kBetter = kGainParts * 103 / 100;  // of the work done together: a win of turns
 constexpr int64_t kPlain = kGainParts * 8 / 100;     // more or less needs no second trial, the first time
 constexpr int64_t kKept = kGainParts * 102 / 100;    // less is a win over turns: where both do the same, nobody has to wait
-constexpr int64_t kFree = kGainParts * 85 / 100;     // of bursts that wait for each other all the time: a tenth of that costs little
+constexpr int64_t kCheap = kGainParts * 85 / 100;    // of bursts that wait for each other all the time: a tenth of that costs little
 constexpr int kWinsFirst = 2;                        // in a row, and another way is taken
 constexpr int kWinsMost = 5;                         // each change asks for one more the next time: if spells tell little, changes are few
 
@@ -220,7 +220,7 @@ bool is_to_confirm(const ShareTrial& trial, const std::vector<ClientId>& mix) {
 
 void forget_wins(ShareTrial& trial) {
   trial.wins = trial.changes = 0;
-  trial.unsure = trial.spells.by_chance = trial.spells.apart_is_free = false;
+  trial.unsure = trial.spells.by_chance = trial.spells.apart_is_cheap = false;
   trial.spells.chances = 1;
   trial.gains.clear();
 }
@@ -373,7 +373,7 @@ void decide(Context& context, Gpu& gpu) {
   const ShareGain gain = compared ? gain_in(gpu, trial) : ShareGain{};
   if (compared && !gain.is_vague()) trial.gains.add(gain);
   const auto leaves_gaps = [&](ClientId id) { return gpu.clients.at(id).share.gappy; };
-  trial.spells.apart_is_free = compared && trial.gains.ratio() >= kFree && std::all_of(trial.mix.begin(), trial.mix.end(), leaves_gaps);
+  trial.spells.apart_is_cheap = compared && trial.gains.ratio() >= kCheap && std::all_of(trial.mix.begin(), trial.mix.end(), leaves_gaps);
   const bool changes = is_to_change(trial, gain, compared);
   trial.spells.by_chance = false;
   if (compared && !changes && !trial.unsure && trial.wins == 0) see_chance(gpu, trial, gain);

@@ -53,7 +53,7 @@ uint64_t group_of(const Gpu& gpu, const Client& client) {
 // as well. Under MPS bursts that overlap may gain by it, or lose: there a trial says so.
 uint64_t burst_group_of(const Gpu& gpu, const Client& client) {
   const uint64_t group = group_of(gpu, client);
-  const bool on_its_own = client.share.measured && (group == 0 || gpu.share_trial.spells.apart_is_free);
+  const bool on_its_own = client.share.measured && (group == 0 || gpu.share_trial.spells.apart_is_cheap);
   return on_its_own ? share_group_of(client.tenant) : group;
 }
 
